@@ -465,7 +465,7 @@ def _clear_compiled() -> None:
 
 def _java(fixes: list[str]) -> Facts:
     """Yield which Java there is; add to `fixes` what Lucene indexes need of it."""
-    from denserk.index.bm25 import find_java, java_version  # numpy: not for --help
+    from denserk.index.lucene import find_java, java_version  # numpy: not for --help
 
     home = os.environ.get("JAVA_HOME")
     yield "JAVA_HOME", home or "not set"

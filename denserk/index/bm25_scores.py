@@ -1,6 +1,6 @@
 """Counts of terms in passages, the scores of BM25 of them, and their sums for queries, by NumPy.
 
-The passages are counted in parts, so that memory holds the counts, not all terms. The files of
+The passages are counted in blocks, so that memory holds the counts, not all terms. The files of
 scores are those of bm25s. They are read here because importing bm25s, which imports scipy, takes
 longer than the search of a query.
 """
@@ -15,14 +15,14 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-PART_TERMS = 1 << 22  # terms that are counted at once
+BLOCK_TERMS = 1 << 22  # terms that are counted at once
 NO_TERM = -1  # the number of a stop word
 
 Numbers = NDArray[np.int32]
 
 
-class PartCounts(NamedTuple):
-    """How often terms occur in some passages, by term and then passage."""
+class BlockCounts(NamedTuple):
+    """How often terms occur in a block of passages, by term and then passage."""
 
     terms: Numbers  # (T,) numbers of the terms in these passages, ascending
     sizes: NDArray[np.int64]  # (T,) passages of each term
@@ -51,35 +51,35 @@ class TermCounts:
 
     def __init__(self) -> None:
         self.passages = 0
-        self._numbers = array("i")
-        self._ends = array("q")  # where each passage of the part ends
-        self._lengths: list[NDArray[np.int64]] = []
-        self._parts: list[PartCounts] = []
+        self._numbers = array("i")  # of the terms in the passages that are not counted yet
+        self._ends = array("q")  # where each of these passages ends
+        self._lengths: list[NDArray[np.int64]] = []  # of the passages of each block
+        self._blocks: list[BlockCounts] = []
 
     def add(self, numbers: Iterable[int]) -> None:
         """Add a passage: the numbers of its terms, and NO_TERM where there is none."""
         self._numbers.extend(numbers)
         self._ends.append(len(self._numbers))
         self.passages += 1
-        if len(self._numbers) >= PART_TERMS:
-            self._count()
+        if len(self._numbers) >= BLOCK_TERMS:
+            self._count_block()
 
-    def _count(self) -> None:
-        """Count the terms of the part, and forget them."""
+    def _count_block(self) -> None:
+        """Count the terms of the passages that are not counted yet, and forget them."""
         ends = np.array(self._ends, np.int64)
         sizes = np.diff(ends, prepend=0)
-        first = self.passages - len(ends)
-        passages = np.repeat(np.arange(first, self.passages), sizes)
+        first_passage = self.passages - len(ends)
+        passages = np.repeat(np.arange(first_passage, self.passages), sizes)
         terms = np.array(self._numbers, np.int64)
         is_term = terms != NO_TERM
         passages = passages[is_term]
-        self._lengths.append(np.bincount(passages - first, minlength=len(ends)))
+        self._lengths.append(np.bincount(passages - first_passage, minlength=len(ends)))
         # one number for term and passage, because NumPy sorts numbers many times faster than pairs
         pairs, counts = np.unique((terms[is_term] << 32) | passages, return_counts=True)
-        present, sizes_of_terms = np.unique(pairs >> 32, return_counts=True)
-        self._parts.append(
-            PartCounts(
-                terms=present.astype(np.int32),
+        distinct_terms, sizes_of_terms = np.unique(pairs >> 32, return_counts=True)
+        self._blocks.append(
+            BlockCounts(
+                terms=distinct_terms.astype(np.int32),
                 sizes=sizes_of_terms,
                 passages=(pairs & 0xFFFF_FFFF).astype(np.int32),
                 counts=counts.astype(np.min_scalar_type(int(counts.max(initial=0)))),
@@ -93,28 +93,29 @@ class TermCounts:
 
         Scores are computed in float64, and rounded to float32.
         """
-        self._count()
-        lengths = np.concatenate(self._lengths)
+        self._count_block()
         frequencies = np.zeros(terms, np.int64)
-        for part in self._parts:
-            frequencies[part.terms] += part.sizes
-        weights = np.array([_idf(size, self.passages) for size in frequencies.tolist()], np.float32)
-        norms = k1 * ((1 - b) + b * lengths / lengths.mean())
+        for block in self._blocks:
+            frequencies[block.terms] += block.sizes
+        idfs = np.array([_idf(size, self.passages) for size in frequencies.tolist()], np.float32)
+        lengths = np.concatenate(self._lengths)
+        norms = k1 * ((1 - b) + b * lengths / lengths.mean())  # (N,)
+
         starts = np.concatenate([[0], np.cumsum(frequencies)])
         scores = np.empty(starts[-1], np.float32)
         passages = np.empty(starts[-1], np.int32)
-        next_positions = starts[:-1].copy()  # of each term, as parts are read in their order
-        self._parts.reverse()  # so that `pop` returns, and frees, the first one
-        while self._parts:
-            part = self._parts.pop()
-            first_positions_in_part = np.cumsum(part.sizes) - part.sizes
-            shifts = next_positions[part.terms] - first_positions_in_part
-            positions = np.arange(len(part.passages)) + np.repeat(shifts, part.sizes)
-            counts = part.counts.astype(np.float64)
-            shares = counts / (norms[part.passages] + counts)
-            scores[positions] = np.repeat(weights[part.terms], part.sizes) * shares
-            passages[positions] = part.passages
-            next_positions[part.terms] += part.sizes
+        next_positions = starts[:-1].copy()  # of each term, as blocks are read in their order
+        self._blocks.reverse()  # so that `pop` returns, and frees, the first one
+        while self._blocks:
+            block = self._blocks.pop()
+            first_positions_in_block = np.cumsum(block.sizes) - block.sizes
+            shifts = next_positions[block.terms] - first_positions_in_block
+            positions = np.arange(len(block.passages)) + np.repeat(shifts, block.sizes)
+            counts = block.counts.astype(np.float64)
+            saturated_counts = counts / (norms[block.passages] + counts)
+            scores[positions] = np.repeat(idfs[block.terms], block.sizes) * saturated_counts
+            passages[positions] = block.passages
+            next_positions[block.terms] += block.sizes
         return ScoreMatrix(scores, passages, starts)
 
 
@@ -126,7 +127,7 @@ def _idf(frequency: int, passages: int) -> float:
 class TermScores:
     """The scores of every term in every passage, memory-mapped, of an index of bm25s.
 
-    Raises an OSError, a ValueError or a KeyError if a file is missing or has another form.
+    Raises an OSError, a ValueError or a KeyError if a file is missing or has another format.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Fusion of the hits of a query column by column: the scores of `fusion.score_parts`, by NumPy."""
+"""Fusion of a query's hits as columns of NumPy, with the scores of `fusion.py`."""
 
 from collections.abc import Sequence
 
@@ -21,20 +21,20 @@ def fuse_columns(
     """
     ranked = [hits.best_first().first(fusion.depth) for hits in runs]
     words, passages = distinct_ids([hits.words for hits in ranked])
-    terms = np.zeros((len(runs), words.shape[1]))  # what each run adds to each passage's score
+    contributions = np.zeros((len(runs), words.shape[1]))  # (R, P)
     first_hit = 0
     for run, hits in enumerate(ranked):
         if not len(hits):
             continue
         passages_of_run = passages[first_hit : first_hit + len(hits)]
         first_hit += len(hits)
-        parts = _parts_of(hits, fusion)
+        of_hits = _contributions(hits, fusion)
         with np.errstate(over="ignore"):
-            weighted_parts = weights[run] * parts
+            weighted = weights[run] * of_hits
         if absent_is_lowest(fusion):  # for all passages; those of the run follow
-            terms[run] = weighted_parts[parts.argmin()]
-        terms[run, passages_of_run] = weighted_parts
-    scores = exact_sums(terms)
+            contributions[run] = weighted[of_hits.argmin()]
+        contributions[run, passages_of_run] = weighted
+    scores = exact_sums(contributions)
     if not np.isfinite(scores).all():
         return None
     # ids are in ascending order, and a stable sort leaves those of equal scores so
@@ -58,7 +58,7 @@ def distinct_ids(words_of_runs: Sequence[Words]) -> tuple[Words, NDArray[np.int6
     return ascending[:, is_new], numbers
 
 
-def _parts_of(hits: RankedWords, fusion: FusionSettings) -> Scores:
+def _contributions(hits: RankedWords, fusion: FusionSettings) -> Scores:
     """Return what a run adds to the scores of its (K,) hits, with weight 1."""
     if fusion.chosen is FusionMethod.LINEAR:
         return normalized_array(hits.scores, fusion.normalization)
@@ -100,9 +100,10 @@ def exact_sums(terms: Scores) -> Scores:
     return sums
 
 
-def _sum_and_error(left: Scores, right: Scores) -> tuple[Scores, Scores]:
+def _sum_and_error(augend: Scores, addend: Scores) -> tuple[Scores, Scores]:
     """Return the rounded sum, and what is missing to the exact one (Knuth's TwoSum)."""
-    total = left + right
-    added = total - left
-    error = (left - (total - added)) + (right - added)
+    total = augend + addend
+    rounded_addend = total - augend
+    rounded_augend = total - rounded_addend
+    error = (augend - rounded_augend) + (addend - rounded_addend)
     return total, error

@@ -8,7 +8,7 @@ from denserk.config.options import as_json, given_fields, spelled
 from denserk.config.retrieval import FusionMethod, FusionSettings, RankingSettings
 from denserk.errors import InputError, MismatchError
 from denserk.index.fused_columns import fuse_columns
-from denserk.index.fusion import Weights, score_parts, weighted
+from denserk.index.fusion import Weights, score_contributions, weighted_scores
 from denserk.index.searcher import Hits, Ranking
 from denserk.io.files import some
 from denserk.io.run_columns import RankedWords
@@ -47,16 +47,22 @@ class FusedRuns:
         """The options that fuse runs alike again."""
         return options_of(self.fusion, self.weights)
 
-    def parts_of(self, qid: str) -> dict[str, list[float]]:
+    def contributions_of(self, qid: str) -> dict[str, list[float]]:
         """Return what each run adds to the score of a query's passages, with weight 1."""
-        # by score, not by the rank column
-        hits = [self.ranking.best(qid, *run.hits(qid))[: self.fusion.depth] for run in self.runs]
-        return score_parts(hits, self.fusion)
+        hits_of_runs = []
+        for run in self.runs:
+            docids, scores = run.hits(qid)
+            hits = self.ranking.best(qid, docids, scores)  # by score, not by the rank column
+            hits_of_runs.append(hits[: self.fusion.depth])
+        return score_contributions(hits_of_runs, self.fusion)
 
     def results(self) -> Iterator[tuple[str, Hits]]:
         """Yield the hits of each query, best first."""
         for qid, hits in self.ranked_hits():
-            yield qid, hits.as_list() if isinstance(hits, RankedWords) else hits
+            if isinstance(hits, RankedWords):
+                yield qid, hits.as_list()
+            else:
+                yield qid, hits
 
     def ranked_hits(self) -> Iterator[tuple[str, Hits | RankedWords]]:
         """Yield what `results` yields, column by column where all runs have columns."""
@@ -64,11 +70,11 @@ class FusedRuns:
             for qid in self.queries:
                 progress.advance()
                 columns = self._fused_columns(qid)
-                if columns is not None:
+                if columns is None:
+                    scores = weighted_scores(self.contributions_of(qid), self.weights)
+                    yield qid, self.ranking.final(best_first(scores.items()))
+                else:
                     yield qid, self.ranking.final_columns(columns)
-                    continue
-                scores = weighted(self.parts_of(qid), self.weights)
-                yield qid, self.ranking.final(best_first(scores.items()))
 
     def _fused_columns(self, qid: str) -> RankedWords | None:
         """Return the fused hits of a query; None where they are to be fused one by one.

@@ -14,6 +14,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from operator import mul
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,50 +27,76 @@ logger = logging.getLogger(__name__)
 Weights = tuple[float, ...]  # of each run
 
 
-def score_parts(runs: Sequence[Hits], fusion: FusionSettings) -> dict[str, list[float]]:
+class RunContributions(NamedTuple):
+    """What one run adds to the scores of a query's passages, with weight 1."""
+
+    by_hit: dict[str, float]
+    absent: float  # for a passage that the run did not return
+
+
+def score_contributions(runs: Sequence[Hits], fusion: FusionSettings) -> dict[str, list[float]]:
     """Return what each run adds to the score of a passage, with weight 1, for one query.
 
     A run without a hit for the query adds nothing, whatever `missing` is.
+
+    >>> run_a, run_b = [("d1", 9.0), ("d2", 8.0)], [("d2", 0.7)]
+    >>> score_contributions([run_a, run_b], FusionSettings(rrf_k=0))
+    {'d1': [1.0, 0.0], 'd2': [0.5, 1.0]}
     """
-    lowest = absent_is_lowest(fusion)
-    columns: list[tuple[dict[str, float], float]] = []
-    for hits in runs:
-        own = {docid: 1 / (fusion.rrf_k + rank) for rank, (docid, _) in enumerate(hits, start=1)}
-        absent = 0.0
-        if hits and fusion.chosen is FusionMethod.LINEAR:
-            docids, scores = zip(*hits, strict=True)
-            own = dict(zip(docids, normalized(scores, fusion.normalization), strict=True))
-            absent = min(own.values()) if lowest else 0.0
-        columns.append((own, absent))
-    every = dict.fromkeys(docid for hits in runs for docid, _ in hits)
-    return {docid: [of.get(docid, absent) for of, absent in columns] for docid in every}
+    contributions_of_runs = [_run_contributions(hits, fusion) for hits in runs]
+    docids: dict[str, None] = {}
+    for run in contributions_of_runs:
+        docids |= dict.fromkeys(run.by_hit)
+    contributions = {}
+    for docid in docids:
+        contributions[docid] = [run.by_hit.get(docid, run.absent) for run in contributions_of_runs]
+    return contributions
+
+
+def _run_contributions(hits: Hits, fusion: FusionSettings) -> RunContributions:
+    """Return what a run adds to the scores of a query's passages, by its hits, the best first."""
+    if not hits:
+        return RunContributions({}, 0.0)
+    if fusion.chosen is FusionMethod.RRF:
+        ranked = enumerate(hits, start=1)
+        return RunContributions(
+            {docid: 1 / (fusion.rrf_k + rank) for rank, (docid, _) in ranked}, 0.0
+        )
+    docids, scores = zip(*hits, strict=True)
+    by_hit = dict(zip(docids, normalized(scores, fusion.normalization), strict=True))
+    absent = min(by_hit.values()) if absent_is_lowest(fusion) else 0.0
+    return RunContributions(by_hit, absent)
 
 
 def absent_is_lowest(fusion: FusionSettings) -> bool:
     """Return whether a passage that a run lacks has the lowest score there, and not 0."""
-    if fusion.chosen is not FusionMethod.LINEAR or fusion.normalization is Normalization.MIN_MAX:
+    if fusion.chosen is not FusionMethod.LINEAR:
         return False
-    zmuv = fusion.normalization is Normalization.ZMUV
-    missing = fusion.missing or (Missing.LOWEST if zmuv else Missing.ZERO)
-    return missing is Missing.LOWEST
+    if fusion.normalization is Normalization.MIN_MAX:  # whose lowest score is 0
+        return False
+    if fusion.missing is None:
+        return fusion.normalization is Normalization.ZMUV
+    return fusion.missing is Missing.LOWEST
 
 
-def weighted(parts: Mapping[str, Sequence[float]], weights: Sequence[float]) -> dict[str, float]:
-    """Return the weighted sum of the parts of each passage's score.
+def weighted_scores(
+    contributions: Mapping[str, Sequence[float]], weights: Sequence[float]
+) -> dict[str, float]:
+    """Return the score of each passage: the weighted sum of what the runs add to it.
 
     A sum that is too large for a number is infinite, or NaN: `write_run` names its passage.
     """
-    return {docid: weighted_sum(own, weights) for docid, own in parts.items()}
+    return {docid: weighted_sum(values, weights) for docid, values in contributions.items()}
 
 
-def weighted_sum(parts: Sequence[float], weights: Sequence[float]) -> float:
+def weighted_sum(values: Sequence[float], weights: Sequence[float]) -> float:
     """Return the weighted sum of numbers, rounded once.
 
     >>> weighted_sum([1.0, 2.0], [0.5, 0.25]), weighted_sum([1e308, 1e308], [1, 1])
     (1.0, inf)
     """
     try:
-        return math.fsum(map(mul, weights, parts))
+        return math.fsum(map(mul, weights, values))
     except OverflowError:
         return math.inf
     except ValueError:  # both infinities
@@ -77,7 +104,11 @@ def weighted_sum(parts: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def normalized(scores: Sequence[float], normalization: Normalization) -> list[float]:
-    """Normalise the scores of one query in one run."""
+    """Normalise the scores of one query in one run.
+
+    >>> normalized([4.0, 3.0, 2.0], Normalization.MIN_MAX)
+    [1.0, 0.5, 0.0]
+    """
     if normalization is Normalization.NONE:
         return list(scores)
     values: list[float] = normalized_array(np.array(scores, np.float64), normalization).tolist()
@@ -85,15 +116,20 @@ def normalized(scores: Sequence[float], normalization: Normalization) -> list[fl
 
 
 def normalized_array(
-    values: NDArray[np.float64], normalization: Normalization
+    scores: NDArray[np.float64], normalization: Normalization
 ) -> NDArray[np.float64]:
     """Normalise the (K,) scores of one query in one run."""
-    low, high = values.min(), values.max()
     if normalization is Normalization.NONE:
-        return values
-    if low == high:
-        return np.full(len(values), float(normalization is Normalization.MIN_MAX))
-    is_min_max = normalization is Normalization.MIN_MAX
-    centre, width = (low, high - low) if is_min_max else (values.mean(), values.std())
-    normalised: NDArray[np.float64] = (values - centre) / width
+        return scores
+    lowest = scores.min()
+    highest = scores.max()
+    if lowest == highest:  # all hits are the best, and all have the mean score
+        return np.full(len(scores), 1.0 if normalization is Normalization.MIN_MAX else 0.0)
+    if normalization is Normalization.MIN_MAX:
+        centre = lowest
+        width = highest - lowest
+    else:
+        centre = scores.mean()
+        width = scores.std()
+    normalised: NDArray[np.float64] = (scores - centre) / width
     return normalised

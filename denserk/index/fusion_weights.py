@@ -24,8 +24,8 @@ from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
-MOST_WEIGHTS = 100  # choices of weights that are tried
-SHOWN = 5  # of them are logged
+MOST_CHOICES = 100  # of weights, that are tried
+LOGGED_CHOICES = 5  # the best ones
 BLOCK = 256  # queries that are measured at once
 
 
@@ -58,84 +58,82 @@ def means_by_weights(
     fused: FusedRuns, measure: Measure, judgments: Grades, queries: Sequence[str]
 ) -> dict[Weights, float]:
     """Return the mean of a measure over queries for each choice of weights."""
-    ranking = Ranking(fused.settings)  # what it counts is not the run's
-    values: dict[Weights, list[float]] = {}
+    ranking = Ranking(fused.settings)  # `fused.ranking` counts the ties of the final run alone
+    values_by_weights: dict[Weights, list[float]] = {}
     for weights in weight_grid(len(fused.runs)):
-        values[weights] = []
+        values_by_weights[weights] = []
     with track("tuning weights", len(queries), "queries") as progress:
-        for first in range(0, len(queries), BLOCK):
-            block = queries[first : first + BLOCK]
-            answered = _queries_with_passages(fused, block)
-            if answered:
-                judged = {query.qid: judgments[query.qid] for query in answered}
+        for start in range(0, len(queries), BLOCK):
+            qids = queries[start : start + BLOCK]
+            block = _queries_with_passages(fused, qids)
+            if block:
+                judged = {query.qid: judgments[query.qid] for query in block}
                 evaluator = Evaluator([measure], judged, complete=False)
-                for weights, values_of_weights in values.items():
-                    run = _run_with_weights(answered, weights, measure, ranking)
+                for weights, values in values_by_weights.items():
+                    run = _run_with_weights(block, weights, measure, ranking)
                     result = evaluator.evaluate("fusion", run)
-                    values_of_weights += result.per_query[str(measure)].values()
-            progress.advance(len(block))
-    if not any(values.values()):
+                    values += result.per_query[str(measure)].values()
+            progress.advance(len(qids))
+    if not any(values_by_weights.values()):
         raise MismatchError(f"--tune {fused.fusion.tune}: no judged query has a passage left")
-    return {weights: summarize(measure, values[weights]) for weights in values}
+    return {weights: summarize(measure, values) for weights, values in values_by_weights.items()}
 
 
 def weight_grid(runs: int) -> list[Weights]:
-    """Return weights of sum 1 in equal steps, as fine as `MOST_WEIGHTS` allows, and equal ones.
+    """Return weights of sum 1 in equal steps, as fine as `MOST_CHOICES` allows, and equal ones.
 
     >>> [len(weight_grid(runs)) for runs in (2, 3, 4)], weight_grid(2)[16]
     ([21, 67, 57], (0.2, 0.8))
     """
     steps = _steps_of_weights(runs)
-    choices: dict[Weights, None] = {}
+    choices: list[Weights] = []
     for run_of_step in combinations_with_replacement(range(runs), steps):
-        counts = [run_of_step.count(run) for run in range(runs)]
-        choices[tuple(round(count / steps, 4) for count in counts)] = None
-    choices[(round(1 / runs, 4),) * runs] = None
-    return list(choices)
+        steps_of_runs = [run_of_step.count(run) for run in range(runs)]
+        choices.append(tuple(round(count / steps, 4) for count in steps_of_runs))
+    equal_weights = (round(1 / runs, 4),) * runs
+    if equal_weights not in choices:
+        choices.append(equal_weights)
+    return choices
 
 
 def _steps_of_weights(runs: int) -> int:
     """Return into how many steps a sum of 1 is divided, so that not too many choices are tried."""
     for steps in (20, 10, 5, 4, 3, 2):
-        if math.comb(steps + runs - 1, steps) <= MOST_WEIGHTS:
+        if math.comb(steps + runs - 1, steps) <= MOST_CHOICES:
             return steps
     return 1
 
 
 @dataclass(frozen=True)
-class QueryParts:
-    """The P passages of a query, and what each of R runs adds to their scores: (P, R)."""
+class QueryContributions:
+    """The P passages of a query, and what each of R runs adds to their scores."""
 
     qid: str
     docids: list[str]
-    scores: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, qid: str, parts: Mapping[str, Sequence[float]]) -> "QueryParts":
-        """Take what `FusedRuns.parts_of` returns."""
-        return cls(qid, list(parts), np.array(list(parts.values())))
+    contributions: NDArray[np.float64]  # (P, R)
 
 
-def _queries_with_passages(fused: FusedRuns, qids: Sequence[str]) -> list[QueryParts]:
+def _queries_with_passages(fused: FusedRuns, qids: Sequence[str]) -> list[QueryContributions]:
     """Return the queries that have a passage; `remove_query` may leave one without."""
     queries = []
     for qid in qids:
-        parts = fused.parts_of(qid)
-        if parts:
-            queries.append(QueryParts.of(qid, parts))
+        by_passage = fused.contributions_of(qid)
+        if by_passage:
+            contributions = np.array(list(by_passage.values()))
+            queries.append(QueryContributions(qid, list(by_passage), contributions))
     return queries
 
 
 def _run_with_weights(
-    queries: Sequence[QueryParts], weights: Weights, measure: Measure, ranking: Ranking
+    queries: Sequence[QueryContributions], weights: Weights, measure: Measure, ranking: Ranking
 ) -> dict[str, dict[str, float]]:
     """Return the hits of queries, fused with some weights, that a measure needs."""
     depth = needed_depth([measure]) or math.inf
     run = {}
     for query in queries:
-        sums = (query.scores * weights).sum(1, np.longdouble).astype(float).tolist()
-        kept = prune_hits(RankedList(query.qid, query.docids, sums, ()), depth)
-        run[query.qid] = dict(ranking.final(best_first(kept.scores.items())))
+        scores = (query.contributions * weights).sum(1, np.longdouble).astype(float).tolist()
+        needed_hits = prune_hits(RankedList(query.qid, query.docids, scores, ()), depth)
+        run[query.qid] = dict(ranking.final(best_first(needed_hits.scores.items())))
     return run
 
 
@@ -148,7 +146,7 @@ def log_best_weights(
     """Log the best choices of weights, and those of one run alone."""
     count = len(ranked_weights)
     logger.info(f"{measure} of {queries:,} queries with each of {count} choices of weights:")
-    one_run_alone = [weights for weights in ranked_weights[SHOWN:] if 1 in weights]
-    for weights in (*ranked_weights[:SHOWN], *one_run_alone):
+    one_run_alone = [weights for weights in ranked_weights[LOGGED_CHOICES:] if 1 in weights]
+    for weights in (*ranked_weights[:LOGGED_CHOICES], *one_run_alone):
         text = ",".join(f"{weight:g}" for weight in weights)
         logger.info(f"  {means[weights]:.4f}  --weights {text}")

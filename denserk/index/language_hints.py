@@ -16,7 +16,7 @@ from denserk.io.files import STREAM
 from denserk.io.manifest import Manifest, corpora_of
 
 ENGLISH_STEMMERS = ("porter", "krovetz", "english", "lovins")
-EXAMPLE = find_language("german")  # a language in Latin letters
+GERMAN = find_language("german")  # an example of another language in Latin letters
 
 
 class IndexOrigin(NamedTuple):
@@ -31,7 +31,7 @@ class IndexOrigin(NamedTuple):
             return f'BM25.build(corpus, language="{language.name}")'
         words = ["denserk", "index", "--type", "bm25", "--language", language.name]
         words += self._engine_option(language)
-        words += _as_options(recorded_bm25(self.manifest), besides=("language", "stemmer"))
+        words += _as_options(recorded_bm25(self.manifest), without=("language", "stemmer"))
         words += self._corpus_options()
         words += ["--output", self.folder, "--overwrite"]
         return shlex.join(words)
@@ -53,13 +53,16 @@ class IndexOrigin(NamedTuple):
 
 
 def _as_options(
-    settings: Bm25Settings | CorpusSettings, *, besides: Sequence[str] = ()
+    settings: Bm25Settings | CorpusSettings, *, without: Sequence[str] = ()
 ) -> list[str]:
-    """Return the options that differ from their defaults, as words of a command line."""
+    """Return the options that differ from their defaults, as words of a command line.
+
+    Those of the fields `without` are left out.
+    """
     fields = fields_of(settings)
     words = []
     for name in given_fields(settings):
-        if name in besides:
+        if name in without:
             continue
         value = plain(getattr(settings, name))
         text = ",".join(value) if isinstance(value, list) else str(value)
@@ -109,12 +112,14 @@ def _hint_for_multilingual(suggestion: Suggestion) -> str:
 def _hint_for_one_language(language: Language, suggestion: Suggestion, index: IndexOrigin) -> str:
     """Return the hint for an index of one language, which may be that of the queries."""
     if language is ENGLISH and suggestion.language is ENGLISH:
-        command = index.command(EXAMPLE)
+        command = index.command(GERMAN)
         return f"the index is for English; for another language, such as German: {command}"
     if suggestion.language is language:
         return ""
     if language is not ENGLISH and suggestion.is_shared:
         return f"the index was made with --language {language.name}: is that the queries' language?"
     command = index.command(suggestion.language or MULTILINGUAL)
-    letters = f"the queries' letters are {suggestion.scripts}"
-    return f"the index is for {language.name.title()}, and {letters}: {command}"
+    return (
+        f"the index is for {language.name.title()}, and the queries' letters are "
+        f"{suggestion.scripts}: {command}"
+    )

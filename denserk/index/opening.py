@@ -18,10 +18,11 @@ from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import BM25_ENGINES, Engine, Metric, SearchSettings
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index import folder
-from denserk.index.bm25 import PROCESS_HITS, Bm25Index, LuceneIndex, recorded_bm25
+from denserk.index.bm25 import Bm25Index, recorded_bm25
 from denserk.index.exact_few import CpuExactIndex
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.language_hints import language_hint
+from denserk.index.lucene import PROCESS_HITS, LuceneIndex
 from denserk.index.memory import require_memory
 from denserk.index.milvus import MilvusIndex
 from denserk.index.searcher import (

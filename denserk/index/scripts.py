@@ -86,8 +86,8 @@ def suggest_language(texts: Iterable[str]) -> Suggestion:
         if count >= MAJORITY * letters and script in LANGUAGE_OF_SCRIPT:
             language = find_language(LANGUAGE_OF_SCRIPT[script])
             return Suggestion(language, script, script in SHARED)
-    together = sum(counts[script] for script in JAPANESE)
-    if letters and together >= MAJORITY * letters:
+    japanese_letters = sum(counts[script] for script in JAPANESE)
+    if letters and japanese_letters >= MAJORITY * letters:
         return Suggestion(find_language("japanese"), "kana and Chinese characters")
     shares = [f"{count / letters:.0%} {script}" for script, count in counts.most_common(3)]
     return Suggestion(None, ", ".join(shares))
@@ -113,16 +113,18 @@ def letters_by_script(texts: Iterable[str]) -> Counter[str]:
 def language_of_corpus(passages: Iterable[str]) -> Language:
     """Return the language of --language auto, by the first passages of a corpus, and log it."""
     suggestion = suggest_language(passages)
-    letters = f"of the letters of the first {SAMPLE:,} passages"
     if suggestion.language is None:
-        language = ENGLISH
-        shares = suggestion.scripts or "no letters"
-        others = f"for texts in several languages, --language {MULTILINGUAL.name}"
-        message = f"no script has {MAJORITY:.0%} {letters} ({shares}): {language.name}; {others}"
-    else:
-        language = suggestion.language
-        message = f"at least {MAJORITY:.0%} {letters} are {suggestion.scripts}: {language.name}"
-        if suggestion.is_shared:
-            message = f"{message}; for another language of this script, name it"
-    logger.info(f"--language auto: {message}")
-    return language
+        logger.info(
+            f"--language auto: no script has {MAJORITY:.0%} of the letters of the first "
+            f"{SAMPLE:,} passages ({suggestion.scripts or 'no letters'}): {ENGLISH.name}; "
+            f"for texts in several languages, --language {MULTILINGUAL.name}"
+        )
+        return ENGLISH
+    message = (
+        f"--language auto: at least {MAJORITY:.0%} of the letters of the first {SAMPLE:,} passages "
+        f"are {suggestion.scripts}: {suggestion.language.name}"
+    )
+    if suggestion.is_shared:
+        message += "; for another language of this script, name it"
+    logger.info(message)
+    return suggestion.language

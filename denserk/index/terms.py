@@ -31,14 +31,13 @@ _IDEOGRAPH = r"[\p{Han}\p{Hiragana}]"
 _PICTOGRAPH = r"\p{Extended_Pictographic}"
 
 
-def _word(apart: str) -> str:
-    """Return the pattern of words, which end where a character of `apart` begins."""
-    return (
-        rf"(?:(?!{apart})\w)+"
-        r"(?:(?:(?<=\p{L})['’＇.:·](?=\p{L})|(?<=\p{N})[.,;'’＇⁄](?=\p{N})"
-        r"|(?<=\p{Hebrew})[\"״](?=\p{Hebrew}))"
-        rf"(?:(?!{apart})\w)+)*"
-    )
+def _word(border: str) -> str:
+    """Return the pattern of words, which end where a character of the pattern `border` begins."""
+    letters = rf"(?:(?!{border})\w)+"
+    inside_letters = r"(?<=\p{L})['’＇.:·](?=\p{L})"
+    inside_number = r"(?<=\p{N})[.,;'’＇⁄](?=\p{N})"
+    inside_acronym = r"(?<=\p{Hebrew})[\"״](?=\p{Hebrew})"
+    return f"{letters}(?:(?:{inside_letters}|{inside_number}|{inside_acronym}){letters})*"
 
 
 TERM = regex.compile(f"{_IDEOGRAPH}|{_PICTOGRAPH}|{_word(_IDEOGRAPH)}")
@@ -112,7 +111,7 @@ class EnglishAnalyzer:
     """Words as of Lucene's English analysis, by any stemmer of Snowball."""
 
     def __init__(self, stemmer: str, stop_words: StopWords) -> None:
-        self._stop = STOP_WORDS if stop_words is StopWords.LUCENE else frozenset()
+        self._stop_words = STOP_WORDS if stop_words is StopWords.LUCENE else frozenset()
         self._stem = _stemmer(stemmer)
 
     def __call__(self, text: str) -> list[str]:
@@ -130,7 +129,7 @@ class EnglishAnalyzer:
     def term(self, word: str) -> str:
         """Return the term of a word; "" for a stop word."""
         bare = POSSESSIVE.sub("", word)
-        is_stop_word = bare in self._stop or not bare.strip("_")
+        is_stop_word = bare in self._stop_words or not bare.strip("_")
         return "" if is_stop_word else self._stem(bare)
 
 
@@ -232,7 +231,7 @@ def bigrams(run: str) -> Iterable[str]:
     characters = run if run.isalpha() else CHARACTER.findall(run)
     if len(characters) == 1:
         return characters
-    return map(add, characters, characters[1:])
+    return map(add, characters, characters[1:])  # add joins two strings
 
 
 class Span(NamedTuple):
@@ -264,18 +263,19 @@ def bigram_spans(text: str) -> list[Span]:
         if match["word"]:
             spans.append(_span(text, *match.span()))
             continue
-        starts = [part.start() for part in CHARACTER.finditer(text, *match.span())]
-        borders = [*starts, match.end()]
+        starts = [character.start() for character in CHARACTER.finditer(text, *match.span())]
         if len(starts) == 1:
-            spans.append(_span(text, *borders))
-        else:
-            pairs = zip(borders, borders[2:], strict=False)
-            spans += [_span(text, start, end) for start, end in pairs]
+            spans.append(_span(text, *match.span()))
+            continue
+        # a bigram ends where the character after its second one starts
+        ends = [*starts[2:], match.end()]
+        for start, end in zip(starts, ends, strict=False):
+            spans.append(_span(text, start, end))
     return spans
 
 
 def _span(text: str, start: int, end: int) -> Span:
-    """Return the term between two places, in the form of an index."""
+    """Return the term between two offsets in a text, in the form of an index."""
     return Span(start, end, normalized(text[start:end]).lower())
 
 
@@ -311,11 +311,11 @@ def _stemmer(name: str) -> Callable[[str], str]:
     def stem(word: str) -> str:
         if len(word) <= 2:
             return word
-        short = published(word)
-        if short.endswith("bli") and VOWEL_CONSONANT.search(short[:-3]):
-            return published(f"{short[:-1]}e")
-        if short.endswith("logi") and VOWEL_CONSONANT.search(short[:-4]):
-            return short[:-1]
-        return short
+        stemmed = published(word)
+        if stemmed.endswith("bli") and VOWEL_CONSONANT.search(stemmed[:-3]):
+            return published(f"{stemmed[:-1]}e")
+        if stemmed.endswith("logi") and VOWEL_CONSONANT.search(stemmed[:-4]):
+            return stemmed[:-1]
+        return stemmed
 
     return stem

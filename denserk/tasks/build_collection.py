@@ -36,8 +36,17 @@ from denserk.reporting import track
 from denserk.tasks.build_index import RECALL_DEPTH, IndexResult, check_present, measure_recall
 
 logger = logging.getLogger(__name__)
-# options of IndexSettings and IndexPaths that a collection takes
-TAKEN = {"engine", "metric", "seed", "input", "allow_pickle", "verify", "resume", "overwrite"}
+# fields of IndexSettings and IndexPaths whose options a collection takes
+COLLECTION_FIELDS = {
+    "engine",
+    "metric",
+    "seed",
+    "input",
+    "allow_pickle",
+    "verify",
+    "resume",
+    "overwrite",
+}
 
 
 def build_collection(
@@ -70,8 +79,8 @@ def build_collection(
 
 def _refuse_other_options(paths: IndexPaths, settings: IndexSettings) -> None:
     """Raise a UsageError for options that have no effect on a collection."""
-    given_options = {*given_fields(settings), *given_fields(paths)}
-    for name in sorted(given_options - TAKEN):
+    names = {*given_fields(settings), *given_fields(paths)}
+    for name in sorted(names - COLLECTION_FIELDS):
         option = spelled(name, IndexSettings, IndexPaths)
         raise UsageError(f"{option} is not for --engine milvus", f"leave out {option}")
 
@@ -98,8 +107,8 @@ def _describe(
             "product",
             "use --engine faiss, or give --metric inner for another ranking",
         )
-    made_from = {"vectors": [source.name for source in sources], "model": model}
-    return Manifest(Kind.INDEX, False, recorded_settings, made_from)
+    origin = {"vectors": [source.name for source in sources], "model": model}
+    return Manifest(Kind.INDEX, False, recorded_settings, origin)
 
 
 def _prepare(collection: Collection, paths: IndexPaths, planned: Manifest) -> Manifest | None:
@@ -133,8 +142,8 @@ def _measure_recall(
             for block in source.blocks():
                 yield block.vectors
 
-    place = CollectionSettings(milvus.uri, milvus.collection)
-    with closing(MilvusIndex(place, SearchSettings(hits=RECALL_DEPTH))) as index:
+    collection = CollectionSettings(milvus.uri, milvus.collection)
+    with closing(MilvusIndex(collection, SearchSettings(hits=RECALL_DEPTH))) as index:
         return measure_recall(milvus.milvus_index, index, blocks, settings)
 
 
@@ -151,21 +160,22 @@ def _load(
     """
     per_passage = sources[0].vectors_per_passage
     loading = _Loading(collection, per_passage)
-    dimension = 0
+    dimension = 0  # until the first block is read
     with track("loading vectors", known_count(sources), "passages") as progress:
         for ids, vectors, _ in checked_blocks(sources):
             if not dimension:
                 dimension = vectors.shape[1]
                 if interrupted is None:
-                    started = replace(planned, contents={"dimension": dimension})
-                    collection.create(started, milvus)
+                    unfinished = replace(planned, contents={"dimension": dimension})
+                    collection.create(unfinished, milvus)
                 else:
                     loading.resume()
-            step = milvus.milvus_batch or max(1, BATCH_BYTES // (4 * per_passage * dimension))
-            for first in range(0, len(ids), step):
-                batch_ids = ids[first : first + step]
-                rows = vectors[first * per_passage : (first + step) * per_passage]
-                loading.write(batch_ids, rows)
+            bytes_of_passage = 4 * per_passage * dimension
+            step = milvus.milvus_batch or max(1, BATCH_BYTES // bytes_of_passage)
+            for start in range(0, len(ids), step):
+                stop = start + step
+                batch_ids = ids[start:stop]
+                loading.write(batch_ids, vectors[start * per_passage : stop * per_passage])
                 progress.advance(len(batch_ids))
         loading.settle()
     loading.require_rows()
@@ -195,7 +205,9 @@ class _Loading:
 
     def write(self, ids: Sequence[str], vectors: Vectors) -> None:
         """Write the vectors of some passages, unless they are there."""
-        ids_of_rows = [docid for docid in ids for _ in range(self._vectors_per_passage)]
+        ids_of_rows: list[str] = []
+        for docid in ids:
+            ids_of_rows += [docid] * self._vectors_per_passage
         first_row = self.rows
         self.rows += len(ids_of_rows)
         if self.rows <= self._present_rows:

@@ -1,6 +1,7 @@
 """`denserk index`: a folder, which denserk and Pyserini open, of vectors, a corpus or indexes."""
 
 import logging
+import math
 import shutil
 import time
 from abc import ABC, abstractmethod
@@ -30,9 +31,10 @@ from denserk.config.retrieval import (
 from denserk.errors import MismatchError, UsageError
 from denserk.extras import installed, require
 from denserk.index import faiss_build, faiss_templates
-from denserk.index.bm25 import PURPOSE, build_bm25, build_lucene, require_lucene
+from denserk.index.bm25 import PURPOSE, build_bm25
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.folder import INDEX, expanded, folder_bytes, gather, known_count, open_sources
+from denserk.index.lucene import build_lucene, require_lucene
 from denserk.index.scripts import SAMPLE, language_of_corpus
 from denserk.index.searcher import SearchableIndex, ShardedIndex, Vectors, recalls
 from denserk.index.terms import analyzer_of
@@ -52,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 VECTORS = "vectors"  # file of the vectors of an approximate index, while it is built
 VECTORS_SHA256 = "vectors_sha256"  # in `made_from`: checksums of the journals of vectors
-UNCOMPARED = ("threads", "device")  # settings that do not change the index
+WITHOUT_EFFECT = ("threads", "device")  # settings that do not change the index
 # recall of an approximate index
 RECALL_QUERIES = 100
 RECALL_DEPTH = 10  # hits of a query
@@ -94,8 +96,7 @@ def build_index(
     started = time.perf_counter()
     _check_inputs(paths, settings)
     inputs = expanded(paths.input) if paths.input else [paths.corpus or ""]
-    named = named_paths(inputs, paths.trained_as)
-    refuse_inputs(Path(paths.output), named, resume=paths.resume)
+    refuse_inputs(Path(paths.output), named_paths(inputs, paths.trained_as), resume=paths.resume)
     folders = [*inputs, *filter(None, [paths.trained_as, settings.encoded_queries])]
     if paths.verify:
         verify_folders(folders)
@@ -139,19 +140,19 @@ def _build(
     """
     planned = manifest.Manifest(manifest.Kind.INDEX, False, plan.recorded_settings, plan.made_from)
     output = Path(paths.output)
-    starts_over = paths.overwrite
+    overwrite = paths.overwrite
     if paths.resume and (output / manifest.NAME).exists():
         present = manifest.read_manifest(output, manifest.Kind.INDEX, unfinished=True)
         if present.complete:
             check_present(output, present, planned)
             return present.contents
-        starts_over = True
-    with whole_folder(output, overwrite=starts_over) as folder:
+        overwrite = True  # an unfinished index is of no use: it starts over
+    with whole_folder(output, overwrite=overwrite) as folder:
         contents = plan.fill(folder)
         _copy_int8_model(Path(inputs[0]), folder)
-        files = [item for item in sorted(folder.iterdir()) if item.is_file()]
-        contents["sha256"] = {item.name: manifest.file_sha256(item) for item in files}
-        contents["bytes"] = {item.name: item.stat().st_size for item in files}
+        files = [path for path in sorted(folder.iterdir()) if path.is_file()]
+        contents["sha256"] = {path.name: manifest.file_sha256(path) for path in files}
+        contents["bytes"] = {path.name: path.stat().st_size for path in files}
         manifest.write_manifest(folder, replace(planned, complete=True, contents=contents))
         versions.require_unchanged()
     return contents
@@ -170,9 +171,7 @@ def is_approximate(name: str) -> bool:
     return path.is_file() and path.with_name(manifest.NAME).is_file() and not is_flat(path)
 
 
-def check_present(
-    where: str | Path, present: manifest.Manifest, planned: manifest.Manifest
-) -> None:
+def check_present(name: str | Path, present: manifest.Manifest, planned: manifest.Manifest) -> None:
     """Raise a MismatchError unless an index that is resumed is the planned one; log if complete."""
     hint = "choose another output, or replace it with --overwrite"
     present_inputs = dict(present.made_from)
@@ -182,18 +181,19 @@ def check_present(
     changes = manifest.differences(_compared_settings(present), _compared_settings(planned))
     changes += manifest.differences(present_inputs, planned_inputs)
     if changes:
-        raise MismatchError(f"{where} was made with other settings: {'; '.join(changes)}", hint)
-    # an index of an older version has no checksums; an unfinished one starts over
-    if present.complete and checksums is not None and checksums != planned_checksums:
-        names = ", ".join(planned.made_from["vectors"])
-        raise MismatchError(f"{where} was built before {names} was encoded again", hint)
-    if present.complete:
-        logger.info(f"{where} is finished: nothing to do")
+        raise MismatchError(f"{name} was made with other settings: {'; '.join(changes)}", hint)
+    if not present.complete:
+        return
+    # an index of an older version has no checksums
+    if checksums is not None and checksums != planned_checksums:
+        sources = ", ".join(planned.made_from["vectors"])
+        raise MismatchError(f"{name} was built before {sources} was encoded again", hint)
+    logger.info(f"{name} is finished: nothing to do")
 
 
 def _compared_settings(index: manifest.Manifest) -> dict[str, Any]:
     """Return the settings of an index that decide what is in it."""
-    return {name: value for name, value in index.settings.items() if name not in UNCOMPARED}
+    return {name: value for name, value in index.settings.items() if name not in WITHOUT_EFFECT}
 
 
 def with_engine(settings: IndexSettings) -> IndexSettings:
@@ -296,36 +296,32 @@ class MergePlan(Plan):
             message = f"--trained-as {paths.trained_as} is for vectors, and the inputs are indexes"
             hint = "leave it out: indexes with the same training are merged as they are"
             raise UsageError(message, hint)
-        self._parts = faiss_templates.open_parts(inputs)
+        self._sources = faiss_templates.open_parts(inputs)
+        indexes: list[dict[str, Any]] = []
         vectors: list[str] = []
-        for part in self._parts:
-            vectors += part.manifest.made_from.get("vectors", [])
-        named_manifests = [(part.name, part.manifest) for part in self._parts]
+        for source in self._sources:
+            sha256_by_file = source.manifest.contents["sha256"]
+            indexes.append({"name": source.name, "sha256": sha256_by_file})
+            vectors += source.manifest.made_from.get("vectors", [])
+        named_manifests = [(source.name, source.manifest) for source in self._sources]
         model = manifest.common_model(named_manifests)
         manifest.refuse_mixed_precision(named_manifests)
-        self.made_from = {
-            "indexes": [
-                {"name": part.name, "sha256": part.manifest.contents["sha256"]}
-                for part in self._parts
-            ],
-            "vectors": vectors,
-            "model": model,
-        }
-        trained_settings = self._parts[0].settings(settings)
+        self.made_from = {"indexes": indexes, "vectors": vectors, "model": model}
+        trained_settings = self._sources[0].settings(settings)
         self.recorded_settings = as_json(with_engine(trained_settings))
 
     def fill(self, folder: Path) -> dict[str, Any]:
         """Write index and ids into a folder; return the contents of its manifest."""
-        faiss_templates.merge_folders(self._parts, folder)
-        first_part = self._parts[0]
-        contents = [part.manifest.contents for part in self._parts]
+        faiss_templates.merge_folders(self._sources, folder)
+        template = self._sources[0]
+        contents_of_sources = [source.manifest.contents for source in self._sources]
         return {
-            "count": sum(of_part["count"] for of_part in contents),
-            "dimension": first_part.index.d,
-            "vectors_per_passage": manifest.vectors_per_passage(first_part.manifest),
-            "factory": first_part.factory,
+            "count": sum(contents["count"] for contents in contents_of_sources),
+            "dimension": template.index.d,
+            "vectors_per_passage": manifest.vectors_per_passage(template.manifest),
+            "factory": template.factory,
             # an index holds codes: the recall of the whole cannot be measured without the vectors
-            "recall_of_parts": [of_part.get("recall") for of_part in contents],
+            "recall_of_parts": [contents.get("recall") for contents in contents_of_sources],
         }
 
 
@@ -348,16 +344,15 @@ class VectorsPlan(Plan):
         named_manifests = [(source.name, source.manifest) for source in self._sources]
         model = manifest.common_model(named_manifests)
         manifest.refuse_mixed_precision(named_manifests)
-        made_from: dict[str, Any] = {
+        origin: dict[str, Any] = {
             "vectors": [source.name for source in self._sources],
             VECTORS_SHA256: [_journal_sha256(source.manifest) for source in self._sources],
             "model": model,
         }
         if self._template is not None:
             self._refuse_other_training(self._template, model)
-            template_source = {"name": self._template.name, "sha256": self._template.sha256}
-            made_from["trained_as"] = template_source
-        self.made_from = made_from
+            origin["trained_as"] = {"name": self._template.name, "sha256": self._template.sha256}
+        self.made_from = origin
 
         self._settings = with_engine(with_metric(settings, model))
         self.recorded_settings = as_json(self._settings)
@@ -396,23 +391,30 @@ class VectorsPlan(Plan):
         vectors_file = folder / VECTORS
         contents = gather(self._sources, vectors_file, settings.similarity)
         vectors, _ = map_flat(vectors_file)
-        if self._queries is not None:
+        if self._queries is None:
+            contents |= self._build_approximate(vectors, folder / INDEX)
+            vectors_file.unlink()
+        else:
             from denserk.index.tuning import build_for_recall
 
-            queries = self._queries
-            return contents | build_for_recall(
-                vectors, vectors_file, settings, queries, self._show_types
+            contents |= build_for_recall(
+                vectors, vectors_file, settings, self._queries, self._show_types
             )
+        return contents
+
+    def _build_approximate(self, vectors: Vectors, path: Path) -> dict[str, Any]:
+        """Build an index of (N, D) vectors; return its factory string and its recall."""
+        settings = self._settings
         count, dimension = vectors.shape
         factory, index = _index_to_fill(count, dimension, settings, self._template)
         if self._count is None:
             faiss_build.check_memory(factory, index, count, settings)
-        faiss_build.build(vectors, folder / INDEX, settings, factory, index)
-        opened = FaissIndex(folder / INDEX, SearchSettings(), threads=settings.threads)
-        blocks = partial(np.array_split, vectors, -(-count // RECALL_BLOCK))
+        faiss_build.build(vectors, path, settings, factory, index)
+        opened = FaissIndex(path, SearchSettings(), threads=settings.threads)
+        block_count = math.ceil(count / RECALL_BLOCK)
+        blocks = partial(np.array_split, vectors, block_count)
         recall = measure_recall(factory, opened, blocks, settings)
-        vectors_file.unlink()
-        return contents | {"factory": factory, "recall": recall}
+        return {"factory": factory, "recall": recall}
 
 
 def _journal_sha256(folder_manifest: manifest.Manifest | None) -> str | None:
@@ -466,8 +468,9 @@ def measure_recall(
     count = len(index)
     depth = min(RECALL_DEPTH, count)
     queries = _draw_vectors(count, blocks(), settings.seed)
-    parts = (ExactIndex(np.array(block, np.float32), settings.similarity) for block in blocks())
-    _, exact_hits = ShardedIndex(parts, index.dimension).search(queries, depth)
+    # a generator, so that one block is in memory at a time
+    shards = (ExactIndex(np.array(block, np.float32), settings.similarity) for block in blocks())
+    _, exact_hits = ShardedIndex(shards, index.dimension).search(queries, depth)
     _, hits = index.search(queries, depth)
     recall = float(recalls(hits, exact_hits).mean())
     logger.info(
@@ -480,10 +483,11 @@ def _draw_vectors(count: int, blocks: Iterable[Vectors], seed: int) -> Vectors:
     """Return RECALL_QUERIES of the `count` vectors in blocks, drawn at random."""
     generator = np.random.default_rng(seed)
     rows = np.sort(generator.choice(count, min(RECALL_QUERIES, count), replace=False))
-    drawn = []
-    first = 0  # row of the block
+    vectors = []
+    first_row = 0  # of the block
     for block in blocks:
-        inside = rows[(rows >= first) & (rows < first + len(block))] - first
-        drawn.append(np.array(block[inside], np.float32))
-        first += len(block)
-    return np.concatenate(drawn)
+        is_in_block = (rows >= first_row) & (rows < first_row + len(block))
+        rows_of_block = rows[is_in_block] - first_row
+        vectors.append(np.array(block[rows_of_block], np.float32))
+        first_row += len(block)
+    return np.concatenate(vectors)

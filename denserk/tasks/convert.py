@@ -175,10 +175,10 @@ def _training(job: _Job) -> int:
             message = f"--teacher gives scores, for which {job.to_format} has no place"
             raise UsageError(message, f"add --to with one of {', '.join(WITH_SCORES)}")
         from denserk.models.cross_encoder import PairScorer  # torch is for models alone
-        from denserk.tasks.mine_negatives import scored
+        from denserk.tasks.teacher_scores import with_teacher_scores
 
         teacher = PairScorer(settings.teacher, job.options.text, None, job.options.compute)
-        examples = scored(examples, teacher.score, job.source)
+        examples = with_teacher_scores(examples, teacher.score, job.source)
     return training.write_training(job.target, job.counted(examples), job.to_format)
 
 

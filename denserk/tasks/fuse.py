@@ -47,9 +47,9 @@ def fuse(
     fusion.weights_of(len(paths))  # before anything is read
     if output:
         forget_file(output)
-    with scratch_folder("fuse") as scratch, closing(ScratchRecords(scratch / "hits")) as copy:
+    with scratch_folder("fuse") as scratch, closing(ScratchRecords(scratch / "hits")) as hits:
         with reading(paths):
-            runs = [RunLookup(path, copy) for path in paths]
+            runs = [RunLookup(path, hits) for path in paths]
             fused = FusedRuns(runs, fusion, settings)
             digests = [file_sha256(path) if Path(path).is_file() else None for path in paths]
         if fusion.tune is not None:
@@ -78,8 +78,8 @@ def _describe(
     for run, digest in zip(fused.runs, digests, strict=True):
         sources.append({"name": str(run.path), "sha256": digest, "queries": len(run.queries)})
     fusion = fused.fusion
-    used = as_json(fusion) | {"method": fusion.chosen.value}
+    recorded_fusion = as_json(fusion) | {"method": fusion.chosen.value}
     if fusion.tune:
-        used["weights"] = fused.weights
+        recorded_fusion["weights"] = fused.weights
     counts = {"queries": result.queries, "hits": result.hits}
-    describe_run(output, settings, {"runs": sources}, counts, fusion=used)
+    describe_run(output, settings, {"runs": sources}, counts, fusion=recorded_fusion)

@@ -41,18 +41,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# options in the manifest of a run that has the model, by their key there
-SAMPLED = {
-    QUERIES: ("queries", ("num_queries", "query_top_k", "query_max_tokens", "query_prompt")),
-    CONTINUATIONS: (
-        "continuations",
-        ("num_continuations", "continuation_top_p", "continuation_max_tokens"),
-    ),
-}
-# Settings that a resumed run must share. The batch size is none of them, though it changes which
-# texts are drawn: a run that lacked memory can go on with a smaller one.
+# Settings in the manifest, which a resumed run must share. The batch size is none of them, though
+# it changes which texts are drawn: a run that lacked memory can go on with a smaller one.
 SHARED = ("seed", "block_size", "shard_id", "shard_num", "fields", "join", "passage_max_length")
-COPIED = ("queries_from", "num_queries", "cloze_kept")  # options of copied queries
+# with the model of queries, with that of continuations, with copied queries
+FROM_QUERIES_MODEL = ("num_queries", "query_top_k", "query_max_tokens", "query_prompt")
+FROM_CONTINUATIONS_MODEL = ("num_continuations", "continuation_top_p", "continuation_max_tokens")
+COPIED = ("queries_from", "num_queries", "cloze_kept")
 ROUND_TRIP = "round_trip"  # the key of the index, in the manifest
 FIELDS = ("title", "text")  # of passages, by default
 
@@ -79,8 +74,8 @@ def generate(
         round_trip = RoundTrip(settings.round_trip, settings.round_trip_hits, compute)
     generators = load_generators(settings, compute)
     corpus = with_used_fields(settings.corpus, corpus)
-    read = partial(read_passages, settings.corpus, corpus, settings.fields)
-    texts = Texts(settings.corpus, "passages", read)
+    open_corpus = partial(read_passages, settings.corpus, corpus, settings.fields)
+    texts = Texts(settings.corpus, "passages", open_corpus)
     block_size = settings.block_size
     count = texts.count()
     start, stop = blocks.shard_bounds(count, block_size, settings.shard_id, settings.shard_num)
@@ -124,17 +119,15 @@ def load_generators(
     settings: GenerateSettings, compute: ComputeSettings
 ) -> dict[str, "TextGenerator"]:
     """Load the models that are given, by their options; in the precision of a resumed run."""
-    given_models = {
-        option: field for option, field in MODELS.items() if getattr(settings, field) is not None
-    }
-    if not given_models:
+    options = [option for option, field in MODELS.items() if getattr(settings, field) is not None]
+    if not options:
         return {}
     from denserk.models.generation import TextGenerator
 
     started = started_manifest(settings)
     if compute.dtype is DtypeChoice.AUTO and started is not None and "dtype" in started.settings:
         compute = replace(compute, dtype=DtypeChoice(recorded_dtype(started)))
-    return {option: TextGenerator(option, settings, compute) for option in given_models}
+    return {option: TextGenerator(option, settings, compute) for option in options}
 
 
 def describe(
@@ -144,28 +137,34 @@ def describe(
     round_trip: RoundTrip | None,
 ) -> Manifest:
     """Return the manifest of an unfinished output."""
-    options = as_json(settings)
-    recorded_settings: dict[str, Any] = {name: options[name] for name in SHARED}
-    recorded_settings |= as_json(corpus)
-    for option, (key, names) in SAMPLED.items():
-        recorded_settings[key] = None
-        if option in generators:
-            recorded_settings[key] = {name: options[name] for name in names}
+    recorded_settings = _some_settings(settings, SHARED) | as_json(corpus)
+    recorded_settings["queries"] = None
+    if QUERIES in generators:
+        recorded_settings["queries"] = _some_settings(settings, FROM_QUERIES_MODEL)
+    recorded_settings["continuations"] = None
+    if CONTINUATIONS in generators:
+        recorded_settings["continuations"] = _some_settings(settings, FROM_CONTINUATIONS_MODEL)
     if generators:
         recorded_settings["sampler"] = "transformers"
         recorded_settings["dtype"] = next(iter(generators.values())).dtype.value
     if settings.queries_from:
-        recorded_settings["copied"] = {name: options[name] for name in COPIED}
+        recorded_settings["copied"] = _some_settings(settings, COPIED)
 
-    made_from: dict[str, Any] = {
-        MODELS[option]: {"name": generator.name, "fingerprint": generator.fingerprint}
-        for option, generator in generators.items()
-    }
-    made_from["texts"] = settings.corpus
+    origin: dict[str, Any] = {}
+    for option, generator in generators.items():
+        model = {"name": generator.name, "fingerprint": generator.fingerprint}
+        origin[MODELS[option]] = model
+    origin["texts"] = settings.corpus
     if round_trip is not None:
         recorded_settings["round_trip_hits"] = settings.round_trip_hits
-        made_from[ROUND_TRIP] = round_trip.description()
-    return Manifest(Kind.EXPANSIONS, False, recorded_settings, made_from)
+        origin[ROUND_TRIP] = round_trip.description()
+    return Manifest(Kind.EXPANSIONS, False, recorded_settings, origin)
+
+
+def _some_settings(settings: GenerateSettings, names: Sequence[str]) -> dict[str, Any]:
+    """Return the values of some settings for a manifest."""
+    values = as_json(settings)
+    return {name: values[name] for name in names}
 
 
 def started_manifest(settings: GenerateSettings) -> Manifest | None:
@@ -237,47 +236,50 @@ class GenerationRun:
         queries = self._queries(number, passages, inputs)
         continuations = self._sample(CONTINUATIONS, number, inputs)
         if self._round_trip is not None:
-            queries = self._those_found(self._round_trip, passages, queries)
-        lines = []
-        for passage, its_queries, its_continuations in zip(
-            passages, queries, continuations, strict=True
-        ):
-            record: dict[str, Any] = {
-                "docid": passage.docid,
-                "queries": [query.text for query in its_queries],
-                "next": its_continuations,
-            }
-            if self._settings.queries_from:
-                record |= {
-                    "sources": [query.source for query in its_queries],
-                    "positives": [query.positive for query in its_queries],
-                }
-            lines.append(dump_json(record))
+            queries = self._queries_that_find(self._round_trip, passages, queries)
         self.result.generated += len(passages)
         self.result.empty += inputs.count("")
         self.result.queries += sum(map(len, queries))
         self.result.continuations += sum(map(len, continuations))
-        return b"".join(lines)
+        return b"".join(map(self._line, passages, queries, continuations))
+
+    def _line(
+        self,
+        passage: Passage,
+        queries: Sequence[GeneratedQuery],
+        continuations: Sequence[str],
+    ) -> bytes:
+        """Return the JSON line of a passage."""
+        record: dict[str, Any] = {
+            "docid": passage.docid,
+            "queries": [query.text for query in queries],
+            "next": continuations,
+        }
+        if self._settings.queries_from:
+            record["sources"] = [query.source for query in queries]
+            record["positives"] = [query.positive for query in queries]
+        return dump_json(record)
 
     def _queries(
         self, number: int, passages: Sequence[Passage], inputs: Sequence[str]
     ) -> list[list[GeneratedQuery]]:
         """Return the queries of each passage of a block: those copied, then those of the model."""
         settings = self._settings
-        queries = []
-        for passage, samples in zip(passages, self._sample(QUERIES, number, inputs), strict=True):
-            its_queries = copied_queries(
+        samples = self._sample(QUERIES, number, inputs)
+        queries_of_passages = []
+        for passage, texts in zip(passages, samples, strict=True):
+            queries = copied_queries(
                 passage,
                 settings.queries_from,
                 settings.num_queries,
                 settings.seed,
                 settings.cloze_kept,
             )
-            its_queries += [GeneratedQuery(sample, FROM_MODEL) for sample in samples]
-            queries.append(its_queries)
-        return queries
+            queries += [GeneratedQuery(text, FROM_MODEL) for text in texts]
+            queries_of_passages.append(queries)
+        return queries_of_passages
 
-    def _those_found(
+    def _queries_that_find(
         self,
         round_trip: RoundTrip,
         passages: Sequence[Passage],
@@ -285,14 +287,14 @@ class GenerationRun:
     ) -> list[list[GeneratedQuery]]:
         """Return the queries of each passage that find it; count the others."""
         pairs = []
-        for passage, its_queries in zip(passages, queries, strict=True):
-            pairs += [(query.text, passage.docid) for query in its_queries]
+        for passage, queries_of_passage in zip(passages, queries, strict=True):
+            pairs += [(query.text, passage.docid) for query in queries_of_passage]
         is_found = iter(round_trip.find(pairs))
         kept_queries = []
-        for its_queries in queries:
-            kept = [query for query in its_queries if next(is_found)]
-            self.result.not_found += len(its_queries) - len(kept)
-            kept_queries.append(kept)
+        for queries_of_passage in queries:
+            kept_of_passage = [query for query in queries_of_passage if next(is_found)]
+            self.result.not_found += len(queries_of_passage) - len(kept_of_passage)
+            kept_queries.append(kept_of_passage)
         return kept_queries
 
     def _input_text(self, passage: Passage) -> str:
@@ -303,7 +305,7 @@ class GenerationRun:
     def _sample(self, option: str, number: int, inputs: Sequence[str]) -> list[list[str]]:
         """Return the texts that the model of an option samples for each input of a block."""
         if option not in self._generators:
-            return [[]] * len(inputs)
+            return [[] for _ in inputs]
         key = f"{self._settings.seed} {option} {number}".encode()
         seed = int.from_bytes(blake2b(key, digest_size=8).digest())
         prompt = self._settings.query_prompt if option == QUERIES else ""

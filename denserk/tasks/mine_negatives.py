@@ -4,25 +4,17 @@ Queries and hits wait in temporary files; memory holds ids and some bytes per qu
 are processed in the order of the training data, so neither the order of a run nor the division into
 shards changes what a query gets.
 
-Hits are ranked by score, ties by descending passage id, regardless of the run's order and ranks.
-A guard is a function that returns why a hit is dropped, or None. A hit that a guard suspects of
-being relevant in one run is no negative from any other run either.
+Which hits are dropped, and why, is in `mining_guards.py`; a teacher's scores are in
+`teacher_scores.py`.
 """
 
 import logging
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import compress, islice
-from math import inf, isfinite
-from operator import not_
 from random import Random
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import DETECTED, CorpusSettings
@@ -40,152 +32,21 @@ from denserk.io.outputs import scratch_folder
 from denserk.io.run_lookup import RunByQuery
 from denserk.io.runs import RunLookup
 from denserk.io.topics import grades_by_query, read_qrels, read_queries, read_questions
-from denserk.io.training import RANDOM_NEGATIVES, read_training
+from denserk.io.training import read_training
 from denserk.io.unchanged import checksum, refuse_change
 from denserk.records import Candidate, Passage, Qrel, Query, TrainingExample, best_first
 from denserk.reporting import track
+from denserk.tasks.mining_guards import Drops, Hit, Ranking, guard_hits, score_guard, text_guard
+from denserk.tasks.teacher_scores import (
+    Score,
+    load_teacher,
+    with_teacher_scores,
+    without_random_negatives,
+)
 
 logger = logging.getLogger(__name__)
 
-TRUSTED = ("positives", "min-score")  # reasons that do not make a hit suspected of being relevant
-WORD = re.compile(r"\w+")
-NO_WORDS = "  "  # what `_padded_words` returns of a text without a word
-SCORED_TOGETHER = 64  # queries whose pairs are sorted by length into batches
-Drops = Counter[str]  # hits that were dropped, by reason
 Examples = Iterator[TrainingExample]
-Ranking = list[tuple[str, float]]  # the hits of a query in a run, with scores, the best first
-Guard = Callable[[Any], str | None]  # of a score or a text
-# of query i with passage i: (P,)
-Score = Callable[[Sequence[Query], Sequence[Passage]], NDArray[np.float32]]
-
-
-class Hit(NamedTuple):
-    """A passage that a run returned for a query: rank from 1, number of the run from 0."""
-
-    docid: str
-    rank: int
-    score: float
-    run: int
-
-
-def score_guard(best_positive: float | None, settings: MiningSettings) -> Guard:
-    """Return the guard of scores; `best_positive` is None where no positive has a score.
-
-    >>> guard = score_guard(20.0, MiningSettings(relative_margin=0.05, min_score=3))
-    >>> guard(19.1), guard(19.0), guard(2.0)
-    ('margin', None, 'min-score')
-    """
-    lowest = -inf if settings.min_score is None else settings.min_score
-    highest = inf if settings.max_score is None else settings.max_score
-    limit = inf
-    reason_of_limit = "margin"
-    if best_positive is not None:
-        limit = _limit_below_positive(best_positive, settings)
-    elif settings.has_margin:
-        limit = -inf
-        reason_of_limit = "no positive's score"
-
-    def guard(score: float) -> str | None:
-        if score > highest:
-            return "max-score"
-        if score > limit:
-            return reason_of_limit
-        if score < lowest:
-            return "min-score"
-        return None
-
-    return guard
-
-
-def _limit_below_positive(best_positive: float, settings: MiningSettings) -> float:
-    """Return the highest score of a negative by the margins to the best positive."""
-    limits = [inf]
-    if settings.absolute_margin is not None:
-        limits.append(best_positive - settings.absolute_margin)
-    if settings.relative_margin is not None:
-        limits.append(best_positive - abs(best_positive) * settings.relative_margin)
-    return min(limits)
-
-
-def guard_hits(
-    rankings: Iterable[Sequence[tuple[str, float]]],
-    positives: Collection[str],
-    settings: MiningSettings,
-    drops: Drops,
-) -> list[Hit]:
-    """Apply the guards of rank and score to a query's hits in each run; count the dropped.
-
-    With a teacher, its scores are guarded later instead. The hits that pass are merged by rank,
-    then by run, each passage once; one that is suspected of being relevant in any run is dropped.
-    """
-    passed: list[Hit] = []
-    dropped: list[tuple[str, str]] = []
-    for run, ranked in enumerate(rankings):
-        best = max((score for docid, score in ranked if docid in positives), default=None)
-        by_score = score_guard(best, settings)
-        for rank, (docid, score) in enumerate(ranked[: settings.depth], start=1):
-            reason = None
-            if docid in positives:
-                reason = "positives"
-            elif rank <= settings.range_min:
-                reason = "range-min"
-            elif settings.teacher is None:
-                reason = by_score(score)
-            if reason is None:
-                passed.append(Hit(docid, rank, score, run))
-            else:
-                dropped.append((docid, reason))
-    drops.update(reason for _, reason in dropped)
-    suspected = {docid for docid, reason in dropped if reason not in TRUSTED}
-    merged: dict[str, Hit] = {}
-    for hit in sorted(passed, key=lambda hit: (hit.rank, hit.run)):
-        if hit.docid in suspected:
-            drops["suspected in another run"] += 1
-        elif merged.setdefault(hit.docid, hit) is not hit:
-            drops["in several runs"] += 1
-    return list(merged.values())
-
-
-def text_guard(
-    positives: Sequence[str], settings: MiningSettings, *, known_by_text: bool = False
-) -> Guard:
-    """Return the guard of texts that repeat a positive; a text without a word repeats nothing.
-
-    Case and punctuation do not count. `known_by_text`: a hit with the words of a positive is that
-    positive.
-
-    >>> guard = text_guard(["the old river"], MiningSettings(drop_literal=True))
-    >>> guard("See: The old -- River!"), guard("old rivers")
-    ('literal', None)
-    """
-    positive_words = {_padded_words(text) for text in positives}
-    positive_words.discard(NO_WORDS)
-
-    def guard(text: str) -> str | None:
-        words = _padded_words(text)
-        if words == NO_WORDS:
-            return None
-        if known_by_text and words in positive_words:
-            return "positives"
-        if settings.drop_literal and _repeats(words, positive_words):
-            return "literal"
-        return None
-
-    return guard
-
-
-def _padded_words(text: str) -> str:
-    """Return the words of a text between blanks, so that whole words are found in it.
-
-    >>> _padded_words("The old -- River!"), _padded_words("...") == NO_WORDS
-    (' the old river ', True)
-    """
-    return f" {' '.join(WORD.findall(text.casefold()))} "
-
-
-def _repeats(words: str, positive_words: Iterable[str]) -> bool:
-    """Return whether words contain those of a positive, or are contained in them."""
-    return any(words in positive or positive in words for positive in positive_words)
 
 
 @dataclass
@@ -200,18 +61,23 @@ class MiningResult:
     left_out: Counter[str] = field(default_factory=Counter)  # inputs
     noticed: Counter[str] = field(default_factory=Counter)  # what else is worth a message
 
-    def log(self, wanted: int) -> None:
-        """Log the counts that are not zero; `wanted` is the number of negatives per query."""
-        for level, title, counts in (
-            (logging.INFO, "hits dropped: ", self.dropped),
-            (logging.INFO, "", {"hits that became positives": self.promoted}),
-            (logging.INFO, "", self.noticed),
-            (logging.WARNING, "left out: ", self.left_out),
-            (logging.INFO, "", {f"queries with fewer than {wanted} negatives": self.short}),
-        ):
-            listed = [f"{name}: {count:,}" for name, count in counts.items() if count]
-            if listed:
-                logger.log(level, f"{title}{', '.join(listed)}")
+    def log(self, num_negatives: int) -> None:
+        """Log the counts that are not zero; `num_negatives` were asked for per query."""
+        if self.dropped.total():
+            logger.info(f"hits dropped: {_listed(self.dropped)}")
+        if self.promoted:
+            logger.info(f"hits that became positives: {self.promoted:,}")
+        if self.noticed.total():
+            logger.info(_listed(self.noticed))
+        if self.left_out.total():
+            logger.warning(f"left out: {_listed(self.left_out)}")
+        if self.short:
+            logger.info(f"queries with fewer than {num_negatives} negatives: {self.short:,}")
+
+
+def _listed(counts: Counter[str]) -> str:
+    """Return counts for a message, without zeros."""
+    return ", ".join(f"{name}: {count:,}" for name, count in counts.items() if count)
 
 
 def mine_negatives(
@@ -225,52 +91,58 @@ def mine_negatives(
 
     `text` holds fields of `TextSettings` that replace those of the teacher.
     """
-    file_of_option = {
-        option: getattr(paths, option) for option in ("train", "topics", "qrels", "answers")
-    }
     corpus = as_searched(paths.corpus, corpus, paths.run)
     if paths.corpus is not None:
         corpus = with_used_fields(paths.corpus, corpus)
-    files = [*filter(None, file_of_option.values()), *paths.run]
+    files = [*filter(None, _file_of_option(paths).values()), *paths.run]
     checksums = {file: checksum(file) for file in files}
     with (
         scratch_folder("mining") as scratch,
         closing(ScratchRecords(scratch / "queries")) as queries,
-        closing(ScratchRecords(scratch / "runs")) as copy,
+        closing(ScratchRecords(scratch / "runs")) as hits,
         closing(PassageTexts(scratch / "passages")) as texts,
     ):
         mining = Mining(paths, settings, read_inputs(paths, settings, corpus), queries, texts)
-        score = load_teacher(settings, text, compute)
-        runs = [RunLookup(path, copy, paths.run_format) for path in paths.run]
+        score = load_teacher(settings.teacher, text, compute)
+        runs = [RunLookup(path, hits, paths.run_format) for path in paths.run]
         examples = mining.examples(runs, score)
         forget_file(paths.output)
         training.write_training(
             paths.output, _with_inputs_unchanged(examples, checksums), paths.output_format
         )
     mining.result.log(settings.num_negatives)
-    _describe(paths, settings, corpus, file_of_option, checksums, mining.result)
+    _describe(paths, settings, corpus, checksums, mining.result)
     return mining.result
+
+
+def _file_of_option(paths: MiningPaths) -> dict[str, str | None]:
+    """Return the inputs beside the runs and the corpus, by their options."""
+    return {
+        "train": paths.train,
+        "topics": paths.topics,
+        "qrels": paths.qrels,
+        "answers": paths.answers,
+    }
 
 
 def _describe(
     paths: MiningPaths,
     settings: MiningSettings,
     corpus: CorpusSettings,
-    file_of_option: Mapping[str, str | None],
     checksums: Mapping[str, Any],
     result: MiningResult,
 ) -> None:
     """Write the manifest of the training data."""
-    made_from: dict[str, Any] = {}
-    for option, file in file_of_option.items():
-        made_from[option] = _source(file, checksums) if file else file
-    made_from["runs"] = [_source(file, checksums) for file in paths.run]
-    made_from["corpus"] = {"name": paths.corpus, **as_json(corpus)}
+    origin: dict[str, Any] = {}
+    for option, file in _file_of_option(paths).items():
+        origin[option] = _source(file, checksums) if file else file
+    origin["runs"] = [_source(file, checksums) for file in paths.run]
+    origin["corpus"] = {"name": paths.corpus, **as_json(corpus)}
     contents: dict[str, Any] = {}
-    for name, count in vars(result).items():
-        contents[name] = dict(+count) if isinstance(count, Counter) else count
+    for name, value in vars(result).items():
+        contents[name] = dict(+value) if isinstance(value, Counter) else value  # + drops zeros
     recorded_settings = as_json(settings) | {"output_format": paths.output_format.value}
-    manifest = Manifest(Kind.TRAINING, True, recorded_settings, made_from, contents)
+    manifest = Manifest(Kind.TRAINING, True, recorded_settings, origin, contents)
     describe_file(paths.output, manifest)
 
 
@@ -380,21 +252,10 @@ def mine_in_memory(
         closing(PassageTexts(scratch / "passages")) as texts,
     ):
         mining = Mining(paths, settings, inputs, queries, texts)
-        score = load_teacher(settings, text, compute)
+        score = load_teacher(settings.teacher, text, compute)
         examples = list(mining.examples(runs, score))
     mining.result.log(settings.num_negatives)
     return examples
-
-
-def load_teacher(
-    settings: MiningSettings, text: Mapping[str, Any], compute: ComputeSettings
-) -> Score | None:
-    """Load the cross-encoder whose scores replace those of the runs; None without one."""
-    if settings.teacher is None:
-        return None
-    from denserk.models.cross_encoder import PairScorer  # needs torch
-
-    return PairScorer(settings.teacher, text, None, compute).score
 
 
 def _ids_of_hits(rankings: Iterable[Ranking]) -> dict[str, None]:
@@ -408,7 +269,7 @@ def _ids_of_hits(rankings: Iterable[Ranking]) -> dict[str, None]:
 class Mining:
     """The steps: read all inputs, then process the queries one by one.
 
-    Until some are chosen, all candidates of a query are its example's negatives, best first.
+    Until some are sampled, all candidates of a query are its example's negatives, best first.
     """
 
     def __init__(
@@ -426,6 +287,7 @@ class Mining:
         self._texts = texts
         self.result = MiningResult()
         self._relevant = inputs.relevant
+        self._runs: Sequence[RunByQuery] = ()  # until they are read
         self._queries: dict[str, int] = {}  # query -> record of its example
         self._has_positives_without_ids = False
         self._has_answers = False
@@ -449,40 +311,44 @@ class Mining:
         has_teacher = self._settings.teacher is not None
         needs_texts = self._compares_texts or reads_answers or has_teacher
         if needs_texts and self._inputs.passages is None:
-            reason = "a guard reads texts of hits"
+            message = "a guard reads texts of hits, and there is no corpus"
             if self._has_positives_without_ids:
-                reason = "positives have no ids"
-            raise UsageError(f"{reason}, and there is no corpus", "add --corpus")
+                message = "positives have no ids, and there is no corpus"
+            raise UsageError(message, "add --corpus")
         if reads_answers and not self._has_answers:
             message = f"--set answer-bearing={self._answer_bearing}: no query has answers"
             raise UsageError(message, "add --answers, a file of questions with their answers")
 
     def _read_queries(self) -> None:
-        """Keep the queries with their positives, each query once; count what is left out."""
-        left_out = self.result.left_out
+        """Store the queries with their positives, each query once; count what is left out."""
         for example in self._inputs.examples:
-            if not example.positives:
-                left_out["queries without a positive"] += 1
-                continue
-            answers = self._inputs.answers.get(example.qid) or example.answers
-            example = _without_random(example)._replace(negatives=(), answers=answers)
-            if not all(positive.docid for positive in example.positives):
-                self._has_positives_without_ids = True
-            if answers:
-                self._has_answers = True
-            if example.qid in self._queries:
-                example = _merged(self._example(example.qid), example)
-            self._queries[example.qid] = self._examples.append(training.packed(example))
+            if example.positives:
+                self._store(example)
+            else:
+                self.result.left_out["queries without a positive"] += 1
         if not self._queries:
             least = self._settings.min_relevance
             expected = f"at least one, or relevance judgments of grade {least} or more"
             source = self._paths.train or self._paths.qrels or ""
             raise InputError(source, None, "no query with a positive", expected)
         if self._paths.train is None:
-            unknown = self._relevant.keys() - self._queries.keys()
-            left_out["judged queries without a text"] += len(unknown)
+            unknown_queries = self._relevant.keys() - self._queries.keys()
+            self.result.left_out["judged queries without a text"] += len(unknown_queries)
 
-    def _example(self, qid: str) -> TrainingExample:
+    def _store(self, example: TrainingExample) -> None:
+        """Store a query with its positives and answers; join it with an earlier one of its id."""
+        answers = self._inputs.answers.get(example.qid) or example.answers
+        example = without_random_negatives(example)._replace(negatives=(), answers=answers)
+        if not all(positive.docid for positive in example.positives):
+            self._has_positives_without_ids = True
+        if answers:
+            self._has_answers = True
+        if example.qid in self._queries:
+            example = _merged(self._stored(example.qid), example)
+        self._queries[example.qid] = self._examples.append(training.packed(example))
+
+    def _stored(self, qid: str) -> TrainingExample:
+        """Return a query as `_store` has stored it."""
         return training.unpacked(self._examples[self._queries[qid]])
 
     def examples(self, runs: Sequence[RunByQuery], score: Score | None) -> Examples:
@@ -490,38 +356,38 @@ class Mining:
 
         `score` is the teacher's, if there is one.
         """
-        self._read_hits(runs)
-        candidates = self.candidates()
-        if score is not None:
-            candidates = self.rescored(candidates, score)
-        return self.chosen(candidates)
-
-    def _read_hits(self, runs: Sequence[RunByQuery]) -> None:
-        """Leave out queries without a hit in any run, and read the texts needed."""
         self._runs = runs
-        hit_queries: set[str] = set()
-        for run in runs:
-            queries = self._queries.keys() & set(run.queries)
-            if not queries:
-                found = f"none of the {len(self._queries):,} queries" if run.queries else "no hits"
-                expected = "hits for the queries that are mined for"
-                raise InputError(run.path, None, found, expected)
-            hit_queries |= queries
-            unneeded = len(run.queries) - len(queries)
-            self.result.noticed["queries of a run that are not asked for"] += unneeded
-        absent = [qid for qid in self._shard if qid not in hit_queries]
-        if absent and not self._settings.skip_missing:
-            found = f"no hits for {len(absent):,} of {len(self._shard):,} queries ({some(absent)})"
-            hint = "add --skip-missing to leave such queries out"
-            raise InputError(", ".join(self._paths.run), None, found, "hits for every query", hint)
-        self._shard = [qid for qid in self._shard if qid in hit_queries]
-        self.result.left_out["queries without hits"] += len(absent)
+        self._leave_out_queries_without_hits()
         if self._judges_documents:
             self._leave_out_documents_without_hits()
         elif self._paths.train is None:
             self._refuse_passages_of_judged_documents()
         if self._inputs.passages is not None:
             self._read_texts(self._inputs.passages)
+        candidates = self._candidates()
+        if score is not None:
+            candidates = self._with_teacher_scores(candidates, score)
+        return self._with_sampled_negatives(candidates)
+
+    def _leave_out_queries_without_hits(self) -> None:
+        """Leave out queries without a hit in any run, if that is allowed; reject a useless run."""
+        queries_with_hits: set[str] = set()
+        for run in self._runs:
+            queries = self._queries.keys() & set(run.queries)
+            if not queries:
+                found = f"none of the {len(self._queries):,} queries" if run.queries else "no hits"
+                expected = "hits for the queries that are mined for"
+                raise InputError(run.path, None, found, expected)
+            queries_with_hits |= queries
+            unneeded = len(run.queries) - len(queries)
+            self.result.noticed["queries of a run that are not asked for"] += unneeded
+        absent = [qid for qid in self._shard if qid not in queries_with_hits]
+        if absent and not self._settings.skip_missing:
+            found = f"no hits for {len(absent):,} of {len(self._shard):,} queries ({some(absent)})"
+            hint = "add --skip-missing to leave such queries out"
+            raise InputError(", ".join(self._paths.run), None, found, "hits for every query", hint)
+        self._shard = [qid for qid in self._shard if qid in queries_with_hits]
+        self.result.left_out["queries without hits"] += len(absent)
 
     @property
     def _judges_documents(self) -> bool:
@@ -535,8 +401,8 @@ class Mining:
         """
         shard = []
         for qid in self._shard:
-            documents = self._example(qid).positives
-            passages = self._example_of_shard(qid).positives
+            documents = self._stored(qid).positives
+            passages = self._example(qid).positives
             missing = len(documents) - len(passages)
             self.result.left_out["relevant documents without a hit"] += missing
             if passages:
@@ -545,7 +411,7 @@ class Mining:
                 self.result.left_out["queries whose relevant documents have no hit"] += 1
         if self._shard and not shard:
             delimiter = self._settings.max_passage_delimiter
-            document = self._example(self._shard[0]).positives[0].docid
+            document = self._stored(self._shard[0]).positives[0].docid
             raise MismatchError(
                 f"--max-passage: no hit is a passage of a relevant document such as {document!r}",
                 f"its passages are {document}{delimiter}0, {document}{delimiter}1, ...; "
@@ -572,9 +438,9 @@ class Mining:
                 "add --max-passage: the best passage of a relevant document is its positive",
             )
 
-    def _example_of_shard(self, qid: str) -> TrainingExample:
-        """Return a query with its positives, which are passages."""
-        example = self._example(qid)
+    def _example(self, qid: str) -> TrainingExample:
+        """Return a query with its positives, which are passages: of documents, the best ones."""
+        example = self._stored(qid)
         if not self._judges_documents:
             return example
         documents = [positive.docid for positive in example.positives]
@@ -584,13 +450,14 @@ class Mining:
 
     def _examples_of_shard(self) -> Examples:
         """Yield the queries that are mined for, with their positives."""
-        yield from map(self._example_of_shard, self._shard)
+        yield from map(self._example, self._shard)
 
     def _read_texts(self, passages: Iterable[Passage]) -> None:
         """Find the texts of positives and hits in the corpus."""
         for example in self._examples_of_shard():
             self._texts.refer(positive.docid for positive in example.positives if not positive.text)
-            self._texts.refer(hit.docid for hit in self._hits(example, Counter()))
+            drops: Drops = Counter()  # that the second reading counts
+            self._texts.refer(hit.docid for hit in self._hits(example, drops))
             self._texts.refer(self._judged_hits(example))
         corpus_name = str(self._paths.corpus)
         self._texts.find(passages, corpus_name)
@@ -607,7 +474,11 @@ class Mining:
 
     def _rankings(self, qid: str) -> list[Ranking]:
         """Return a query's hits in each run, the best first."""
-        return [best_first(zip(*run.hits(qid), strict=True)) for run in self._runs]
+        rankings: list[Ranking] = []
+        for run in self._runs:
+            docids, scores = run.hits(qid)
+            rankings.append(best_first(zip(docids, scores, strict=True)))
+        return rankings
 
     def _judged_hits(self, example: TrainingExample) -> list[str]:
         """Return the hits that the qrels judge relevant, beside the positives of the example."""
@@ -625,7 +496,7 @@ class Mining:
             return passages_of_documents(relevant, hits, self._settings.max_passage_delimiter)
         return [docid for docid in relevant if docid in hits]
 
-    def candidates(self) -> Examples:
+    def _candidates(self) -> Examples:
         """Yield the queries with all their candidates."""
         for example in self._examples_of_shard():
             hits = self._hits(example, self.result.dropped)
@@ -647,8 +518,8 @@ class Mining:
             guard = text_guard(texts, self._settings, known_by_text=self._has_positives_without_ids)
             reasons = [guard(candidate.text) for candidate in candidates]
             candidates = self._without_dropped(candidates, reasons)
-        known = KnownPositives([*positives, *self._judged_positives(example)])
-        candidates = self._without_copies(candidates, known)
+        known_positives = KnownPositives([*positives, *self._judged_positives(example)])
+        candidates = self._without_copies(candidates, known_positives)
         promoted: list[Candidate] = []
         if self._answer_bearing is not AnswerBearing.KEEP:
             candidates, with_answers = self._split_by_answers(example, candidates)
@@ -657,33 +528,42 @@ class Mining:
                 self.result.promoted += len(with_answers)
             else:
                 self.result.dropped["answer"] += len(with_answers)
-        gold = positives if self._settings.keep_gold else ()
-        return example._replace(positives=(*gold, *promoted), negatives=tuple(candidates))
+        if not self._settings.keep_gold:
+            positives = []
+        return example._replace(positives=(*positives, *promoted), negatives=tuple(candidates))
 
     def _without_dropped(
         self, candidates: Sequence[Candidate], reasons: Sequence[str | None]
     ) -> list[Candidate]:
         """Return the candidates without a reason against them; count the reasons."""
-        self.result.dropped.update(filter(None, reasons))
-        return [*compress(candidates, map(not_, reasons))]
+        passed = []
+        for candidate, reason in zip(candidates, reasons, strict=True):
+            if reason is None:
+                passed.append(candidate)
+            else:
+                self.result.dropped[reason] += 1
+        return passed
 
     def _without_copies(
-        self, candidates: Sequence[Candidate], known: KnownPositives
+        self, candidates: Sequence[Candidate], known_positives: KnownPositives
     ) -> list[Candidate]:
         """Return the candidates whose text is that of no known positive; count the others."""
-        kept = [candidate for candidate in candidates if not known.has_text_of(candidate)]
-        self.result.dropped["text of a positive"] += len(candidates) - len(kept)
-        return kept
+        passed = [
+            candidate for candidate in candidates if not known_positives.has_text_of(candidate)
+        ]
+        self.result.dropped["text of a positive"] += len(candidates) - len(passed)
+        return passed
 
     def _positives_with_texts(self, example: TrainingExample) -> list[Candidate]:
         """Return the positives with their texts; count those that have none."""
-        bare = [positive.docid for positive in example.positives if not positive.text]
-        passages = dict(zip(bare, self._texts.get(bare), strict=True))
+        docids = [positive.docid for positive in example.positives if not positive.text]
+        passages = dict(zip(docids, self._texts.get(docids), strict=True))
         positives = []
         for positive in example.positives:
-            passage = None if positive.text else passages[positive.docid]
-            if passage:
-                positive = positive._replace(text=passage.text, title=passage.title)
+            if not positive.text:
+                passage = passages[positive.docid]
+                if passage:
+                    positive = positive._replace(text=passage.text, title=passage.title)
             if positive.text:
                 positives.append(positive)
         missing = len(example.positives) - len(positives)
@@ -713,8 +593,13 @@ class Mining:
         self.result.noticed["queries without an answer"] += not example.answers
         unusable_answers = "answers without a word, or no regular expression"
         self.result.noticed[unusable_answers] += len(unusable)
-        with_answers = [*compress(candidates, matches)]
-        without_answers = [*compress(candidates, map(not_, matches))]
+        without_answers = []
+        with_answers = []
+        for candidate, has_answer in zip(candidates, matches, strict=True):
+            if has_answer:
+                with_answers.append(candidate)
+            else:
+                without_answers.append(candidate)
         return without_answers, with_answers
 
     def _judged_positives(self, example: TrainingExample) -> Iterator[Candidate]:
@@ -723,19 +608,20 @@ class Mining:
             if passage is not None:
                 yield Candidate(passage.docid, passage.text, passage.title)
 
-    def rescored(self, examples: Examples, score: Score) -> Examples:
+    def _with_teacher_scores(self, examples: Examples, score: Score) -> Examples:
         """Replace the runs' scores by the teacher's, and guard by those."""
-        for example in scored(examples, score, self._paths.train or self._paths.topics or ""):
+        source = self._paths.train or self._paths.topics or ""
+        for example in with_teacher_scores(examples, score, source):
             best = max(candidate.score or 0.0 for candidate in example.positives)
             guard = score_guard(best, self._settings)
             reasons = [guard(candidate.score or 0.0) for candidate in example.negatives]
             negatives = self._without_dropped(example.negatives, reasons)
             yield example._replace(negatives=tuple(negatives))
 
-    def chosen(self, examples: Examples) -> Examples:
+    def _with_sampled_negatives(self, examples: Examples) -> Examples:
         """Yield the queries with the negatives that they keep."""
         result = self.result
-        wanted = self._settings.num_negatives
+        num_negatives = self._settings.num_negatives
         with track("mining", len(self._shard), "queries") as progress:
             for example in examples:
                 progress.advance()
@@ -745,23 +631,26 @@ class Mining:
                 negatives = self._sample(example)
                 result.queries += 1
                 result.negatives += len(negatives)
-                result.short += len(negatives) < wanted
+                if len(negatives) < num_negatives:
+                    result.short += 1
                 yield example._replace(negatives=negatives)
         if not result.queries and self._shard:
-            result.log(wanted)
+            result.log(num_negatives)
             hint = "mine at greater --depth, or with fewer guards"
             raise MismatchError("no query has a negative left: nothing is written", hint)
 
     def _sample(self, example: TrainingExample) -> tuple[Candidate, ...]:
         """Return the negatives that a query keeps, in their order."""
         settings = self._settings
-        rows = list(range(len(example.negatives)))
-        is_random = settings.sampling_strategy is SamplingStrategy.RANDOM
-        if is_random and len(rows) > settings.num_negatives:
+        count = len(example.negatives)
+        positions = list(range(count))
+        if settings.sampling_strategy is SamplingStrategy.RANDOM and count > settings.num_negatives:
             # depends on seed, id and number of hits alone, in every version of Python
-            draw = Random(f"{settings.seed} {example.qid}").random
-            rows = [row for _, row in sorted((draw(), row) for row in rows)]
-        return tuple(example.negatives[row] for row in sorted(rows[: settings.num_negatives]))
+            generator = Random(f"{settings.seed} {example.qid}")
+            keys = [generator.random() for _ in positions]
+            positions.sort(key=keys.__getitem__)
+        sample = sorted(positions[: settings.num_negatives])
+        return tuple(example.negatives[position] for position in sample)
 
 
 def _merged(earlier: TrainingExample, later: TrainingExample) -> TrainingExample:
@@ -771,71 +660,3 @@ def _merged(earlier: TrainingExample, later: TrainingExample) -> TrainingExample
         positives.setdefault(candidate.docid or candidate.text, candidate)
     answers = tuple(dict.fromkeys((*earlier.answers, *later.answers)))
     return earlier._replace(positives=tuple(positives.values()), answers=answers)
-
-
-def _without_random(example: TrainingExample) -> TrainingExample:
-    """Return an example without the random negatives of DPR, which wait in `extra`."""
-    extra = {key: value for key, value in example.extra.items() if key != RANDOM_NEGATIVES}
-    return example._replace(extra=extra)
-
-
-def scored(examples: Iterable[TrainingExample], score: Score, source: str) -> Examples:
-    """Yield the examples, in order, with a new score for every positive and negative.
-
-    The random negatives of a DPR question without hard negatives are scored as its negatives.
-    """
-    stream = iter(examples)
-    block = list(islice(stream, SCORED_TOGETHER))
-    while block:
-        yield from _scored_together(block, score, source)
-        block = list(islice(stream, SCORED_TOGETHER))
-
-
-def _scored_together(block: Sequence[TrainingExample], score: Score, source: str) -> Examples:
-    """Yield a few examples with new scores."""
-    examples = [_with_random_negatives(example, source) for example in block]
-    queries: list[Query] = []
-    passages: list[Passage] = []
-    for example in examples:
-        for candidate in training.all_candidates(example):
-            _refuse_missing_text(example, candidate, source)
-            queries.append(Query(example.qid, example.query))
-            passages.append(
-                Passage(candidate.docid, candidate.text, candidate.title, candidate.extra)
-            )
-    values: list[float] = score(queries, passages).tolist()
-    for query, passage, value in zip(queries, passages, values, strict=True):
-        if not isfinite(value):
-            found = f"the score {value} for passage {passage.docid} of query {query.qid}"
-            hint = "the teacher is broken, or its --dtype too narrow"
-            raise InputError(source, None, found, "a finite number", hint)
-    remaining_values = iter(values)
-    for example in examples:
-        positives = _with_scores(example.positives, remaining_values)
-        negatives = _with_scores(example.negatives, remaining_values)
-        yield example._replace(positives=positives, negatives=negatives)
-
-
-def _with_random_negatives(example: TrainingExample, source: str) -> TrainingExample:
-    """Return an example whose random negatives are its negatives, if it has no others."""
-    if example.negatives or RANDOM_NEGATIVES not in example.extra:
-        return example
-    negatives = training.random_negatives(example, source)
-    return _without_random(example)._replace(negatives=negatives)
-
-
-def _with_scores(candidates: Sequence[Candidate], values: Iterator[float]) -> tuple[Candidate, ...]:
-    """Return candidates with the next scores."""
-    return tuple(candidate._replace(score=next(values)) for candidate in candidates)
-
-
-def _refuse_missing_text(example: TrainingExample, candidate: Candidate, source: str) -> None:
-    """Raise an InputError for a query or passage without the text that the teacher reads."""
-    if example.query and (candidate.text or candidate.title):
-        return
-    found = f"query {example.qid} without its text"
-    hint = "add --queries, the file with the texts"
-    if example.query:
-        found = f"passage {candidate.docid} of query {example.qid} without its text"
-        hint = "add --corpus, the file with the texts"
-    raise InputError(source, None, found, "texts, which the teacher reads", hint)

@@ -85,18 +85,14 @@ def rerank(
     result = reranker.result
     result.hits = hits
     reranker.ranking.report()
-    topics_sha256 = texts_sha256([query.qid, query.text] for query in queries.values())
-    topics: dict[str, Any] = {"name": paths.topics, "sha256": topics_sha256}
-    if paths.topics_field:
-        topics["fields"] = list(paths.topics_field)
-    made_from = {
+    origin = {
         "model": scorer.description(),
         "run": {"name": paths.run, "sha256": run.sha256},
-        "topics": topics,
+        "topics": _described_topics(paths, queries),
         "corpus": {"name": paths.corpus, **as_json(corpus)},
     }
     counts = {"queries": result.queries, "pairs": result.pairs, "hits": result.hits}
-    describe_run(paths.output, settings, made_from, counts)
+    describe_run(paths.output, settings, origin, counts)
     return result
 
 
@@ -104,6 +100,15 @@ def _read_queries(paths: RerankPaths) -> dict[str, Query]:
     """Return the queries of --topics by their ids."""
     queries = read_queries(paths.topics, paths.topics_format, fields=paths.topics_field)
     return {query.qid: query for query in queries}
+
+
+def _described_topics(paths: RerankPaths, queries: Mapping[str, Query]) -> dict[str, Any]:
+    """Return what the manifest records of the topics."""
+    sha256 = texts_sha256([query.qid, query.text] for query in queries.values())
+    topics: dict[str, Any] = {"name": paths.topics, "sha256": sha256}
+    if paths.topics_field:
+        topics["fields"] = list(paths.topics_field)
+    return topics
 
 
 class RereadRun:
@@ -185,8 +190,8 @@ class RunReranker:
             ends = np.cumsum([len(docids) for _, docids in batch])
             scores_by_query = np.split(scores, ends[:-1])
             for (qid, docids), query_scores in zip(batch, scores_by_query, strict=True):
-                best = self.ranking.best(qid, docids, query_scores.tolist())
-                yield qid, self.ranking.final(best)
+                hits = self.ranking.best(qid, docids, query_scores.tolist())
+                yield qid, self.ranking.final(hits)
             advance(len(scores))
 
     def _score(self, batch: Sequence[Candidates], texts: PassageTexts) -> NDArray[np.float32]:

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import SearchSettings
 from denserk.errors import UsageError
+from denserk.index.bm25 import query_texts
 from denserk.index.opening import open_index
 from denserk.index.query_encoder import QueryEncoder, load_query_encoder
 from denserk.records import Query
@@ -44,11 +44,11 @@ class RoundTrip:
             queries.append(Query(f"{docid}-{number}", text))
         qids = [query.qid for query in queries]
         results = self._searcher.search(qids, self._encode(queries))
-        found = []
+        is_found = []
         for (_, docid), (_, hits) in zip(pairs, results, strict=True):
-            docids = {hit_docid for hit_docid, _ in hits}
-            found.append(docid in docids)
-        return found
+            hit_docids = {hit_docid for hit_docid, _ in hits}
+            is_found.append(docid in hit_docids)
+        return is_found
 
     def description(self) -> dict[str, Any]:
         """Return what a manifest records of the index."""
@@ -57,6 +57,6 @@ class RoundTrip:
 
     def _encode(self, queries: Sequence[Query]) -> NDArray[Any]:
         """Return the vectors of queries, or their texts for a BM25 index."""
-        if self._encoder is not None:
-            return self._encoder.encode_queries(queries)
-        return np.array([query.text for query in queries], dtype=object)
+        if self._encoder is None:
+            return query_texts(queries)
+        return self._encoder.encode_queries(queries)

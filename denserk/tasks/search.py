@@ -15,6 +15,7 @@ from denserk.config.options import NOTHING
 from denserk.config.retrieval import CollectionSettings, Engine, SearchPaths, SearchSettings
 from denserk.errors import InputError, UsageError
 from denserk.index import folder
+from denserk.index.bm25 import query_texts
 from denserk.index.milvus import MilvusIndex
 from denserk.index.opening import OpenedIndex, open_index
 from denserk.index.query_encoder import load_query_encoder, refuse_other_queries
@@ -113,7 +114,8 @@ def open_search(
         searcher = opened.searcher(settings)
         topics = _read_topics(paths)
         if opened.bm25:
-            prepared = _query_texts(paths, opened, topics)
+            _refuse_vectors(paths, opened)
+            prepared = PreparedQueries(topics, query_texts)
         elif paths.encoded_queries is not None:
             prepared = _read_query_vectors(paths, opened, paths.encoded_queries, topics)
         else:
@@ -125,13 +127,7 @@ def open_search(
                 force=paths.force,
             )
             prepared = PreparedQueries(topics, encoder.encode_queries, encoder.description())
-        excluded = chosen_exclusions(
-            prepared.queries,
-            paths.topics or paths.encoded_queries or "the queries",
-            {} if paths.exclude is None else read_exclusions(paths.exclude),
-            paths.exclude or "",
-            use_listed=settings.exclude_listed,
-        )
+        excluded = _read_exclusions(paths, settings, prepared.queries)
         searcher.exclude(excluded)
         yield SearchSession(opened, searcher, topics, prepared, excluded)
 
@@ -165,18 +161,30 @@ def _read_topics(paths: SearchPaths) -> list[Query]:
     return topics
 
 
-def _query_texts(
-    paths: SearchPaths, opened: OpenedIndex, topics: Sequence[Query]
-) -> PreparedQueries:
-    """Return the texts of the queries, for a BM25 index."""
-    for option, value in (("--model", paths.model), ("--encoded-queries", paths.encoded_queries)):
-        if value is not None:
-            raise UsageError(f"{option} {value}: {opened.name} is a BM25 index")
+def _read_exclusions(
+    paths: SearchPaths, settings: SearchSettings, queries: Sequence[Query]
+) -> Exclusions:
+    """Return the passages that are removed: those of --exclude, and those that topics list."""
+    exclusions: Exclusions = {}
+    if paths.exclude is not None:
+        exclusions = read_exclusions(paths.exclude)
+    return chosen_exclusions(
+        queries,
+        paths.topics or paths.encoded_queries or "the queries",
+        exclusions,
+        paths.exclude or "",
+        use_listed=settings.exclude_listed,
+    )
 
-    def texts_of(queries: Sequence[Query]) -> NDArray[Any]:
-        return np.array([query.text for query in queries], dtype=object)
 
-    return PreparedQueries(topics, texts_of)
+def _refuse_vectors(paths: SearchPaths, opened: OpenedIndex) -> None:
+    """Raise a UsageError for options that name vectors of queries beside a BM25 index."""
+    if paths.model is not None:
+        raise UsageError(f"--model {paths.model}: {opened.name} is a BM25 index")
+    if paths.encoded_queries is not None:
+        raise UsageError(
+            f"--encoded-queries {paths.encoded_queries}: {opened.name} is a BM25 index"
+        )
 
 
 def _read_query_vectors(
@@ -189,7 +197,7 @@ def _read_query_vectors(
     rows = _rows_by_id(name, blocks)
     queries = topics
     if paths.topics is None:
-        queries = [Query(qid, "") for qid in rows]
+        queries = [Query(qid, text="") for qid in rows]
     missing = [query.qid for query in queries if query.qid not in rows]
     if missing:
         message = (
@@ -202,7 +210,8 @@ def _read_query_vectors(
         logger.warning(f"{name} was encoded as passages, not as queries")
 
     def vectors_of(batch: Sequence[Query]) -> NDArray[Any]:
-        return query_vectors[[rows[query.qid] for query in batch]]
+        rows_of_batch = [rows[query.qid] for query in batch]
+        return query_vectors[rows_of_batch]
 
     return PreparedQueries(queries, vectors_of, model)
 
@@ -249,8 +258,8 @@ def _rankings(
     queries = session.prepared.queries
     query_batch = session.searcher.settings.query_batch
     step = query_batch * max(1, ENCODED_AT_ONCE // query_batch)  # whole batches of the search
-    for first in range(0, len(queries), step):
-        batch = queries[first : first + step]
+    for start in range(0, len(queries), step):
+        batch = queries[start : start + step]
         started = time.perf_counter()
         encoded = session.prepared.encode(batch)
         result.encoding_seconds += time.perf_counter() - started
@@ -268,22 +277,23 @@ def _write_manifest(
 ) -> None:
     """Write the manifest beside the run."""
     indexes = session.opened.descriptions()
+    index = indexes[0] if len(indexes) == 1 else indexes
     topics: dict[str, Any] | None = None
     if session.topics:
         sha256 = texts_sha256([query.qid, query.text] for query in session.topics)
         topics = {"name": paths.topics, "sha256": sha256}
         if paths.topics_field:
             topics["fields"] = list(paths.topics_field)
-    made_from = {
-        "index": indexes[0] if len(indexes) == 1 else indexes,
+    origin: dict[str, Any] = {
+        "index": index,
         "model": session.prepared.model,
         "encoded_queries": paths.encoded_queries,
         "topics": topics,
     }
     if paths.qrels:
-        made_from["qrels"] = paths.qrels
+        origin["qrels"] = paths.qrels
     if session.excluded:
-        made_from["excluded"] = {
+        origin["excluded"] = {
             "name": paths.exclude,
             "queries": len(session.excluded),
             "passages": sum(map(len, session.excluded.values())),
@@ -296,4 +306,4 @@ def _write_manifest(
         "without_hits": len(result.without_hits),
         "seconds": {"encoding": result.encoding_seconds, "searching": result.searching_seconds},
     }
-    describe_run(paths.output, settings, made_from, contents, ties=ranking.ties.value)
+    describe_run(paths.output, settings, origin, contents, ties=ranking.ties.value)

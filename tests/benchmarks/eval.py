@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from denserk.index.bm25 import anserini_jar
+from denserk.index.lucene import anserini_jar
 from tests.benchmarks.timing import DENSERK, Goals, median_children, watch
 
 MEASURES = ("nDCG@10", "RR@10", "R@1000")

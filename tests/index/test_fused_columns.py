@@ -7,7 +7,7 @@ from hypothesis.extra import numpy as hnp
 
 from denserk.config.retrieval import FusionMethod, FusionSettings, Missing, Normalization
 from denserk.index.fused_columns import exact_sums, fuse_columns
-from denserk.index.fusion import score_parts, weighted
+from denserk.index.fusion import score_contributions, weighted_scores
 from denserk.io.run_columns import NO_HITS, RankedWords
 from denserk.io.run_text import id_words
 from denserk.records import best_first
@@ -19,8 +19,11 @@ RUNS = st.lists(st.dictionaries(IDS, SCORES, max_size=12), min_size=2, max_size=
 
 
 def columns_of(hits):
+    """Return the hits of a query (id -> score) as columns."""
     words = id_words(list(hits))
-    return NO_HITS if words is None else RankedWords(words, np.array(list(hits.values())))
+    if words is None:
+        return NO_HITS
+    return RankedWords(words, np.array(list(hits.values())))
 
 
 @given(
@@ -46,9 +49,10 @@ def columns_of(hits):
 )
 def test_columns_are_fused_as_hits_are(runs, fusion, weights):
     weights = weights[: len(runs)]
-    ranked = [best_first(hits.items())[: fusion.depth] for hits in runs]
+    rankings = [best_first(hits.items())[: fusion.depth] for hits in runs]
     with np.errstate(over="ignore", invalid="ignore"):
-        expected = best_first(weighted(score_parts(ranked, fusion), weights).items())
+        scores = weighted_scores(score_contributions(rankings, fusion), weights)
+        expected = best_first(scores.items())
         fused = fuse_columns([columns_of(hits) for hits in runs], fusion, weights)
     if fused is None:
         assert not all(math.isfinite(score) for _, score in expected)

@@ -13,14 +13,13 @@ from denserk.index.language_hints import language_hint
 from denserk.io.manifest import Kind, Manifest
 
 
-def hint(queries, folder="my index", found=None, **settings):
-    manifest = Manifest(
-        Kind.INDEX,
-        True,
-        {"bm25": as_json(Bm25Settings(**settings))},
-        {"texts": "c.jsonl"},
-        {} if found is None else {"language": found},
-    )
+def hint(queries, folder="my index", language_of_auto=None, **settings):
+    """Return the hint for an index of c.jsonl."""
+    recorded_settings = {"bm25": as_json(Bm25Settings(**settings))}
+    contents = {}
+    if language_of_auto is not None:
+        contents["language"] = language_of_auto
+    manifest = Manifest(Kind.INDEX, True, recorded_settings, {"texts": "c.jsonl"}, contents)
     return language_hint(folder, manifest, queries)
 
 
@@ -63,8 +62,8 @@ def test_no_command_where_no_other_language_is_likely(language, query, words):
 
 
 def test_what_auto_has_found_counts():
-    assert hint(["แมว"], language="auto", found="thai") == ""
-    assert "--language thai" in hint(["แมว"], language="auto", found="english")
+    assert hint(["แมว"], language="auto", language_of_auto="thai") == ""
+    assert "--language thai" in hint(["แมว"], language="auto", language_of_auto="english")
 
 
 def test_indexes_by_a_stemmer_and_those_of_other_tools():

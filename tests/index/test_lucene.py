@@ -19,8 +19,8 @@ from denserk.config.retrieval import (
     StopWords,
 )
 from denserk.errors import InputError, MissingExtraError
-from denserk.index import bm25
-from denserk.index.bm25 import LuceneIndex, build_lucene
+from denserk.index import lucene
+from denserk.index.lucene import LuceneIndex, build_lucene
 from denserk.io.runs import read_run_scores
 from denserk.tasks.build_index import build_index
 from denserk.tasks.convert import convert
@@ -33,7 +33,7 @@ LUCENE = IndexSettings(type=IndexType.BM25, engine=Engine.LUCENE, threads=1)
 
 
 def test_the_old_index_stays_where_java_is_missing(toy, monkeypatch):
-    monkeypatch.setattr(bm25, "java_version", lambda program: 8)
+    monkeypatch.setattr(lucene, "java_version", lambda program: 8)
     (toy / "index").mkdir()
     (toy / "index/old").touch()
     paths = IndexPaths(corpus=str(toy / "corpus.jsonl"), output=str(toy / "index"), overwrite=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from denserk.config.languages import LANGUAGES, Terms
 from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import UsageError
-from denserk.index.bm25 import require_lucene
+from denserk.index.lucene import require_lucene
 from denserk.index.terms import analyzer_of, bigram_spans, normalized
 from tests.support.peers import run_pyserini
 
@@ -62,9 +62,9 @@ def test_lucene_finds_the_same_terms(tmp_path, shared_data):
         with gzip.open(shared_data / collection / "corpus.jsonl.gz") as lines:
             texts += [record["title"] + " " + record["text"] for record in map(json.loads, lines)]
     (tmp_path / "texts").write_text(json.dumps(texts))
-    run_pyserini(ANALYSE, tmp_path / "texts", tmp_path / "words", folder=tmp_path)
-    words = analyzer_of(Bm25Settings())
-    assert [words(text) for text in texts] == json.loads((tmp_path / "words").read_text())
+    run_pyserini(ANALYSE, tmp_path / "texts", tmp_path / "terms", folder=tmp_path)
+    analyze = analyzer_of(Bm25Settings())
+    assert [analyze(text) for text in texts] == json.loads((tmp_path / "terms").read_text())
 
 
 CJK = [
@@ -87,11 +87,11 @@ def test_lucenes_cjk_analyzer_finds_the_same_bigrams(tmp_path):
     texts += CJK
     (tmp_path / "texts").write_text(json.dumps(texts))
     script = ANALYSE.replace("get_lucene_analyzer()", "get_lucene_analyzer(language='zh')")
-    run_pyserini(script, tmp_path / "texts", tmp_path / "words", folder=tmp_path)
+    run_pyserini(script, tmp_path / "texts", tmp_path / "terms", folder=tmp_path)
     analyze = analyzer_of(Bm25Settings(language="chinese"))
-    theirs = json.loads((tmp_path / "words").read_text())
-    assert [analyze(text) for text in texts] == theirs
-    assert sum(map(len, theirs)) > 3000
+    terms_of_texts = json.loads((tmp_path / "terms").read_text())
+    assert [analyze(text) for text in texts] == terms_of_texts
+    assert sum(map(len, terms_of_texts)) > 3000
 
 
 TERMS = [
@@ -138,10 +138,10 @@ def test_terms_of_languages(language, text, terms):
 
 
 def test_stop_words_of_a_language_are_kept_on_request():
-    kept = Bm25Settings(language="german", stopwords=StopWords.NONE)
-    assert analyzer_of(kept)("Die Häuser") == ["die", "haus"]
-    kept = Bm25Settings(language="zh", stopwords=StopWords.NONE)
-    assert analyzer_of(kept)("the 月") == ["the", "月"]
+    german = Bm25Settings(language="german", stopwords=StopWords.NONE)
+    assert analyzer_of(german)("Die Häuser") == ["die", "haus"]
+    chinese = Bm25Settings(language="zh", stopwords=StopWords.NONE)
+    assert analyzer_of(chinese)("the 月") == ["the", "月"]
 
 
 @pytest.mark.parametrize("language", [language.name for language in LANGUAGES])
@@ -185,7 +185,7 @@ def test_spans_of_bigrams_are_those_of_the_terms(text):
     assert [span.form for span in spans if span.form.strip("_")] == terms
 
 
-def test_languages_and_engines_that_do_not_fit():
+def test_languages_that_do_not_exist_or_exclude_a_stemmer():
     with pytest.raises(UsageError, match="--language klingon"):
         Bm25Settings(language="klingon")
     with pytest.raises(UsageError) as error:
@@ -193,6 +193,9 @@ def test_languages_and_engines_that_do_not_fit():
     assert "did you mean german?" in str(error.value.hint)
     with pytest.raises(UsageError, match="--language and --set stemmer exclude each other"):
         Bm25Settings(language="german", stemmer="french")
+
+
+def test_languages_that_lucene_lacks():
     with pytest.raises(UsageError, match="--language khmer: --engine lucene has arabic, "):
         require_lucene(Bm25Settings(language="khmer"))
     with pytest.raises(UsageError, match="--set stopwords=none and --language german"):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from denserk.index.bm25 import OLDEST, anserini_jar, java_version
+from denserk.index.lucene import OLDEST_JAVA, anserini_jar, java_version
 
 VECTORS = "--add-modules=jdk.incubator.vector"
 
@@ -37,7 +37,7 @@ def _java_home() -> Path | None:
             home
             for home in _candidates()
             if (home / "lib/server/libjvm.so").is_file()
-            and java_version(home / "bin/java") >= OLDEST
+            and java_version(home / "bin/java") >= OLDEST_JAVA
         ),
         None,
     )
@@ -47,7 +47,7 @@ def java_home() -> Path:
     """The folder of a Java that Anserini runs on."""
     home = _java_home()
     if home is None:
-        pytest.skip(f"no Java {OLDEST} or later: set JAVA_HOME")
+        pytest.skip(f"no Java {OLDEST_JAVA} or later: set JAVA_HOME")
     return home
 
 

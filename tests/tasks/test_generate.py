@@ -1,4 +1,5 @@
 import io
+import itertools
 import json
 import random
 import shutil
@@ -35,8 +36,18 @@ from tests.support.training_examples import jsonl
 
 OPTIONS = {"t5": QUERIES, "mt5": QUERIES, "gpt2": CONTINUATIONS}
 TOKENS = 12
-DRAW = random.Random(5)
-TEXTS = [" ".join(DRAW.choices(WORDS, k=DRAW.randint(1, 30))) for _ in range(12)]
+
+
+def random_texts(seed, count, most_words):
+    generator = random.Random(seed)
+    texts = []
+    for _ in range(count):
+        words = generator.choices(WORDS, k=generator.randint(1, most_words))
+        texts.append(" ".join(words))
+    return texts
+
+
+TEXTS = random_texts(5, 12, most_words=30)
 TEXTS.insert(3, "")
 
 
@@ -50,13 +61,14 @@ def load(folder, option, *, samples=2, tokens=TOKENS, top_k=0, allow_pickle=Fals
 def test_the_same_seed_gives_the_same_samples(kind, writer):
     generator = load(writer(kind), OPTIONS[kind], batch_size=5)
     state = torch.get_rng_state()
-    made = generator.generate(TEXTS, 40, seed=7)
+    samples = generator.generate(TEXTS, 40, seed=7)
     assert torch.equal(torch.get_rng_state(), state)
-    assert made == load(writer(kind), OPTIONS[kind], batch_size=5).generate(TEXTS, 40, seed=7)
-    assert made != generator.generate(TEXTS, 40, seed=8)
-    assert made[3] == []
-    assert [len(own) for own in made].count(2) > 9
-    assert len({text for own in made for text in own}) > 15
+    other_generator = load(writer(kind), OPTIONS[kind], batch_size=5)
+    assert other_generator.generate(TEXTS, 40, seed=7) == samples
+    assert generator.generate(TEXTS, 40, seed=8) != samples
+    assert samples[3] == []  # of the empty text
+    assert [len(samples_of_text) for samples_of_text in samples].count(2) > 9
+    assert len(set(itertools.chain(*samples))) > 15
     assert generator.generate(["", ""], 40, seed=7) == [[], []]
 
 
@@ -69,29 +81,30 @@ def test_one_possible_token_is_greedy_decoding(kind, writer, length):
     model = getattr(transformers, auto).from_pretrained(writer(kind))
     tokenizer = transformers.AutoTokenizer.from_pretrained(writer(kind))
     passages = [text for text in (*TEXTS, " ".join(WORDS * 3)) if text]
-    for passage, found in zip(passages, generator.generate(passages, length, 1), strict=True):
+    samples = generator.generate(passages, length, 1)
+    for passage, samples_of_passage in zip(passages, samples, strict=True):
         if kind == "gpt2":
-            own = tokenizer(passage).input_ids[-min(length, POSITIONS - TOKENS) :]
+            tokens = tokenizer(passage).input_ids[-min(length, POSITIONS - TOKENS) :]
         else:
-            own = tokenizer(passage, truncation=True, max_length=length).input_ids
-        ids = torch.tensor([own])
-        made = model.generate(
+            tokens = tokenizer(passage, truncation=True, max_length=length).input_ids
+        ids = torch.tensor([tokens])
+        [output] = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=TOKENS,
             do_sample=False,
             pad_token_id=0,
-        )[0]
-        new = made[len(own) :] if kind == "gpt2" else made
-        expected = str(tokenizer.decode(new, skip_special_tokens=True)).strip()
-        assert found == ([expected] if expected else [])
+        )
+        new_tokens = output[len(tokens) :] if kind == "gpt2" else output
+        expected = str(tokenizer.decode(new_tokens, skip_special_tokens=True)).strip()
+        assert samples_of_passage == ([expected] if expected else [])
 
 
 def test_the_models_own_sampling_settings_are_not_used(writer, tmp_path):
     folder = shutil.copytree(writer("t5"), tmp_path / "t5")
     path = folder / "generation_config.json"
-    own = json.loads(path.read_text())
-    path.write_text(json.dumps({**own, "num_beams": 4, "max_length": 3}))
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "num_beams": 4, "max_length": 3}))
     expected = load(writer("t5"), QUERIES).generate(TEXTS, 40, 7)
     assert load(folder, QUERIES).generate(TEXTS, 40, 7) == expected
 
@@ -99,21 +112,22 @@ def test_the_models_own_sampling_settings_are_not_used(writer, tmp_path):
 def test_failures_of_a_model_are_errors(writer):
     with pytest.raises(UsageError, match="has 64 positions: 64 new tokens leave no room"):
         load(writer("gpt2"), CONTINUATIONS, tokens=64)
-    for folder, option in ((writer("gpt2"), QUERIES), (writer("t5"), CONTINUATIONS)):
-        with pytest.raises(ModelError, match="Unrecognized configuration class"):
-            load(folder, option)
+    with pytest.raises(ModelError, match="Unrecognized configuration class"):
+        load(writer("gpt2"), QUERIES)
+    with pytest.raises(ModelError, match="Unrecognized configuration class"):
+        load(writer("t5"), CONTINUATIONS)
 
 
 def test_pickles_are_loaded_on_request(writer, tmp_path):
-    copied = shutil.copytree(writer("t5"), tmp_path / "t5")
-    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(copied)
-    torch.save(model.state_dict(), copied / "pytorch_model.bin")
-    before = load(copied, QUERIES).generate(TEXTS[:3], 40, 1)
-    (copied / "model.safetensors").unlink()
-    with pytest.raises(ModelError, match="its weights are a pickle") as caught:
-        load(copied, QUERIES)
-    assert "--allow-pickle" in (caught.value.hint or "")
-    assert load(copied, QUERIES, allow_pickle=True).generate(TEXTS[:3], 40, 1) == before
+    folder = shutil.copytree(writer("t5"), tmp_path / "t5")
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    samples = load(folder, QUERIES).generate(TEXTS[:3], 40, 1)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="its weights are a pickle") as error:
+        load(folder, QUERIES)
+    assert "--allow-pickle" in str(error.value.hint)
+    assert load(folder, QUERIES, allow_pickle=True).generate(TEXTS[:3], 40, 1) == samples
 
 
 COUNT = 11
@@ -121,17 +135,17 @@ COUNT = 11
 
 @pytest.fixture
 def corpus(tmp_path):
-    draw = random.Random(3)
-    texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 20))) for _ in range(COUNT)]
+    texts = random_texts(3, COUNT, most_words=20)
     texts[4] = ""
-    records = ({"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate(texts))
+    records = []
+    for number, text in enumerate(texts):
+        records.append({"_id": f"d{number}", "title": "", "text": text})
     return Path(jsonl(tmp_path / "corpus.jsonl", records))
 
 
 class StandIn(TextGenerator):
     """A generator without a model: a text's samples are its own words and the seed."""
 
-    asked = 0
     dtype = Dtype.FLOAT32
 
     def __init__(self, option, settings, compute):
@@ -139,27 +153,30 @@ class StandIn(TextGenerator):
         self._sampling = settings.sampling[MODELS[option]]
 
     def generate(self, texts, longest, seed):
-        type(self).asked += len(texts)
-        return [
-            [f"{seed} {' '.join(text.split()[:longest])}"] * self._sampling[0] if text else []
-            for text in texts
-        ]
+        samples = []
+        for text in texts:
+            words = " ".join(text.split()[:longest])
+            samples.append(
+                [f"{seed} {words}"] * self._sampling.num_return_sequences if text else []
+            )
+        return samples
 
 
 @pytest.fixture
 def stand_in(monkeypatch):
     monkeypatch.setattr("denserk.models.generation.TextGenerator", StandIn)
-    monkeypatch.setattr(StandIn, "asked", 0)
 
 
-def run(output, corpus, *, compute=None, **settings):
-    given = {"queries_model": "q", "continuation_model": "c", "block_size": 2, **settings}
-    if given["continuation_model"]:
-        given["continuation_max_tokens"] = 10
-    generating = GenerateSettings(
-        corpus=str(corpus), output=str(output), **{"num_queries": 2, **given}
-    )
-    return generate(generating, CorpusSettings(), compute or ComputeSettings(device="cpu"))
+DEFAULTS = {"queries_model": "q", "continuation_model": "c", "block_size": 2, "num_queries": 2}
+
+
+def run(output, corpus, *, batch_size=None, **options):
+    options = DEFAULTS | options
+    if options["continuation_model"]:
+        options["continuation_max_tokens"] = 10
+    settings = GenerateSettings(corpus=str(corpus), output=str(output), **options)
+    compute = ComputeSettings(device="cpu", batch_size=batch_size)
+    return generate(settings, CorpusSettings(), compute)
 
 
 @pytest.fixture
@@ -170,16 +187,23 @@ def models(writer):
 
 def test_every_passage_in_the_order_of_the_corpus(models, corpus, tmp_path):
     result = run(tmp_path / "x", corpus, **models)
-    made = list(read_expansions(tmp_path / "x"))
-    assert [own.docid for own in made] == [f"d{n}" for n in range(COUNT)]
-    assert made[4].queries == made[4].next == ()
-    assert all(own.queries and len(own.next) == 1 for own in made if own.docid != "d4")
-    assert (result.count, result.generated, result.empty) == (COUNT, COUNT, 1)
-    assert result.queries == sum(len(own.queries) for own in made)
+    expansions = list(read_expansions(tmp_path / "x"))
+    assert [expansion.docid for expansion in expansions] == [f"d{n}" for n in range(COUNT)]
+    for expansion in expansions:
+        if expansion.docid == "d4":  # has no text
+            assert expansion.queries == ()
+            assert expansion.next == ()
+        else:
+            assert expansion.queries
+            assert len(expansion.next) == 1
+    assert result.count == COUNT
+    assert result.generated == COUNT
+    assert result.empty == 1
+    assert result.queries == sum(len(expansion.queries) for expansion in expansions)
     assert result.continuations == COUNT - 1
     manifest = read_manifest(tmp_path / "x", Kind.EXPANSIONS)
     assert manifest.settings["queries"]["query_top_k"] == 10
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["corpus.jsonl", "x", "x.manifest.json"]
+    assert contents(tmp_path).keys() == {"corpus.jsonl", "x", "x.manifest.json"}
 
 
 def test_shards_and_resumed_runs_are_parts_of_the_whole(models, corpus, tmp_path):
@@ -205,31 +229,33 @@ def test_stopped_anywhere_and_resumed_gives_the_same_bytes(stand_in, corpus, tmp
     result = run(tmp_path / "v" / name, corpus, resume=True)
     assert contents(tmp_path / "v") == contents(tmp_path / "w")
     assert result.generated == COUNT - 2 * max(0, (step - 2) // 3)
-    result = run(tmp_path / "v" / name, corpus, resume=True, compute=ComputeSettings(batch_size=3))
-    assert (result.count, result.generated) == (COUNT, 0)
+    result = run(tmp_path / "v" / name, corpus, resume=True, batch_size=3)
+    assert result.count == COUNT
+    assert result.generated == 0
     assert contents(tmp_path / "v") == contents(tmp_path / "w")
 
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_resume_after_a_change(stand_in, corpus, tmp_path, finished):
-    with stopped_at(10**6 if finished else 6, [(StandIn, "generate")]):
-        try:
+    if finished:
+        run(tmp_path / "x", corpus)
+    else:
+        with stopped_at(6, [(StandIn, "generate")]), pytest.raises(Stopped):
             run(tmp_path / "x", corpus)
-        except Stopped:
-            assert not finished
-    for change, said in (
-        ({"queries_model": "other"}, r"with other settings.*fingerprint was 'q', now 'other'"),
-        ({"query_top_k": 3}, r"with other settings.*queries.query_top_k was 10, now 3"),
-    ):
-        with pytest.raises(MismatchError, match=said):
-            run(tmp_path / "x", corpus, resume=True, **change)
-    lines = corpus.read_text().splitlines(keepends=True)
-    other = [lines[0], lines[1].replace('"text":"', '"text":"new '), *lines[2:]]
-    for changed in (lines[:3], other):
-        corpus.write_text("".join(changed))
-        with pytest.raises(MismatchError, match="other passages than"):
-            run(tmp_path / "x", corpus, resume=True)
-    assert run(tmp_path / "x", corpus, overwrite=True).generated == len(lines)
+    with pytest.raises(MismatchError, match="fingerprint was 'q', now 'other'"):
+        run(tmp_path / "x", corpus, resume=True, queries_model="other")
+    with pytest.raises(MismatchError, match=r"queries\.query_top_k was 10, now 3"):
+        run(tmp_path / "x", corpus, resume=True, query_top_k=3)
+    text = corpus.read_text()
+    lines = text.splitlines(keepends=True)
+    corpus.write_text("".join(lines[:3]))
+    with pytest.raises(MismatchError, match="other passages than"):
+        run(tmp_path / "x", corpus, resume=True)
+    changed_line = lines[1].replace('"text":"', '"text":"new ')
+    corpus.write_text(text.replace(lines[1], changed_line))
+    with pytest.raises(MismatchError, match="other passages than"):
+        run(tmp_path / "x", corpus, resume=True)
+    assert run(tmp_path / "x", corpus, overwrite=True).generated == COUNT
 
 
 def test_overwriting_keeps_the_old_file_until_the_end(stand_in, corpus, tmp_path):
@@ -253,10 +279,11 @@ def test_streams_in_and_out(stand_in, corpus, tmp_path, monkeypatch, capfdbinary
 
 def test_one_model_alone_with_a_prompt_and_a_join(stand_in, corpus, tmp_path):
     run(tmp_path / "x", corpus, continuation_model=None, query_prompt="ask: ", join=" - ")
-    made = list(read_expansions(tmp_path / "x"))
-    assert all(own.next == () for own in made)
-    assert made[0].queries[0].partition(" ")[2].startswith("ask: ")
-    assert made[4].queries == ()
+    expansions = list(read_expansions(tmp_path / "x"))
+    assert all(expansion.next == () for expansion in expansions)
+    _seed, _, text = expansions[0].queries[0].partition(" ")
+    assert text.startswith("ask: ")
+    assert expansions[4].queries == ()
 
 
 def test_a_file_of_the_user_beside_unfinished_blocks_stays(writer, tmp_path):
@@ -297,10 +324,11 @@ def bm25(stories, tmp_path):
     return str(tmp_path / "bm25")
 
 
-def copy(output, corpus, sources, **settings):
-    given = {"continuation_model": None, "queries_model": None, "num_queries": 2, **settings}
-    sources = tuple(map(QuerySource, sources.split(",")))
-    return run(output, corpus, queries_from=sources, **given)
+def copy(output, corpus, sources, **options):
+    """Generate queries from sources such as "title,cloze"; without a model, unless one is given."""
+    options = {"queries_model": None, "continuation_model": None} | options
+    options["queries_from"] = tuple(map(QuerySource, sources.split(",")))
+    return run(output, corpus, **options)
 
 
 def records_of(path):
@@ -309,18 +337,20 @@ def records_of(path):
 
 def test_copied_queries_with_their_sources_and_positives(stories, tmp_path):
     result = copy(tmp_path / "x", stories, "title,cloze", cloze_kept=0.0)
-    first, _, third = records_of(tmp_path / "x")
-    assert first == {
-        "docid": "d1",
-        "queries": ["River", first["queries"][1], first["queries"][2]],
-        "next": [],
-        "sources": ["title", "cloze", "cloze"],
-        "positives": [None, first["positives"][1], first["positives"][2]],
-    }
-    sentences = {"The old river runs to the south.", "A red boat is on the water."}
-    assert set(first["queries"][1:]) == sentences
-    assert third["sources"] == ["cloze", "cloze"]
-    assert (result.count, result.queries, result.not_found) == (3, 8, 0)
+    d1, _, d3 = records_of(tmp_path / "x")
+    assert d1.keys() == {"docid", "queries", "next", "sources", "positives"}
+    assert d1["docid"] == "d1"
+    assert d1["sources"] == ["title", "cloze", "cloze"]
+    title, *sentences = d1["queries"]
+    assert title == "River"
+    assert set(sentences) == {"The old river runs to the south.", "A red boat is on the water."}
+    assert d1["positives"][0] is None
+    assert len(d1["positives"]) == 3
+    assert d1["next"] == []
+    assert d3["sources"] == ["cloze", "cloze"]
+    assert result.count == 3
+    assert result.queries == 8
+    assert result.not_found == 0
     manifest = read_manifest(tmp_path / "x", Kind.EXPANSIONS)
     assert manifest.settings["copied"]["queries_from"] == ["title", "cloze"]
     assert [expansion.docid for expansion in read_expansions(tmp_path / "x")] == list(STORIES)
@@ -371,8 +401,8 @@ def test_no_model_needs_no_torch(bm25, stories, tmp_path):
     """
     words = ["--queries-from", "title,span", "--round-trip", bm25, "--output", tmp_path / "x"]
     command = [sys.executable, "-c", program, "generate", "--corpus", stories, *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
     assert len(records_of(tmp_path / "x")) == len(STORIES)
 
 
@@ -399,17 +429,18 @@ def test_settings_that_do_not_fit(settings, message):
 def test_a_round_trip_keeps_queries_that_find_their_passage(
     stand_in, bm25, stories, tmp_path, monkeypatch
 ):
-    def of_the_moon(self, texts, longest, seed):
+    def ask_for_the_moon(self, texts, longest, seed):
         return [["When does the moon rise?"] for _ in texts]
 
-    monkeypatch.setattr(StandIn, "generate", of_the_moon)
-    settings = {"queries_model": "q", "round_trip": bm25, "round_trip_hits": 1}
-    result = copy(tmp_path / "x", stories, "title", **settings)
-    kept = {record["docid"]: record["sources"] for record in records_of(tmp_path / "x")}
-    assert kept == {"d1": ["title"], "d2": ["title", "model"], "d3": []}
-    assert (result.queries, result.not_found) == (3, 2)
-    everything = copy(tmp_path / "y", stories, "title,cloze", round_trip=bm25, round_trip_hits=3)
-    assert everything.not_found == 0
+    monkeypatch.setattr(StandIn, "generate", ask_for_the_moon)
+    options = {"queries_model": "q", "round_trip": bm25, "round_trip_hits": 1}
+    result = copy(tmp_path / "x", stories, "title", **options)
+    sources = {record["docid"]: record["sources"] for record in records_of(tmp_path / "x")}
+    assert sources == {"d1": ["title"], "d2": ["title", "model"], "d3": []}
+    assert result.queries == 3
+    assert result.not_found == 2
+    result = copy(tmp_path / "y", stories, "title,cloze", round_trip=bm25, round_trip_hits=3)
+    assert result.not_found == 0
 
 
 def test_a_vague_query_is_dropped(bm25, tmp_path):
@@ -418,10 +449,11 @@ def test_a_vague_query_is_dropped(bm25, tmp_path):
     records.append({"_id": "d2", "title": "Star", "text": "A star."})
     other = Path(jsonl(tmp_path / "other.jsonl", records))
     result = copy(tmp_path / "x", other, "title", round_trip=bm25, round_trip_hits=1)
-    first, second = records_of(tmp_path / "x")
-    assert (first["queries"], first["sources"], first["positives"]) == ([], [], [])
-    assert second["queries"] == ["Star"]
-    assert (result.queries, result.not_found) == (1, 1)
+    d1, d2 = records_of(tmp_path / "x")
+    assert d1["queries"] == d1["sources"] == d1["positives"] == []
+    assert d2["queries"] == ["Star"]
+    assert result.queries == 1
+    assert result.not_found == 1
     manifest = read_manifest(tmp_path / "x", Kind.EXPANSIONS)
     assert manifest.settings["round_trip_hits"] == 1
     assert "round_trip" in manifest.made_from
@@ -431,12 +463,12 @@ def test_a_round_trip_through_vectors(tiny, stories, tmp_path):
     model = tiny()
     command = ["encode", "--model", model, "--corpus", stories, "--output", tmp_path / "vectors"]
     assert denserk(*command, "--device", "cpu").returncode == 0
-    vectors = str(tmp_path / "vectors")
-    settings = {"round_trip": vectors, "num_queries": 1}
-    whole = copy(tmp_path / "x", stories, "title,cloze", round_trip_hits=3, **settings)
-    assert (whole.queries, whole.not_found) == (5, 0)
-    cut = copy(tmp_path / "y", stories, "title,cloze", round_trip_hits=1, **settings)
-    assert cut.queries + cut.not_found == 5
+    options = {"round_trip": str(tmp_path / "vectors"), "num_queries": 1}
+    result = copy(tmp_path / "x", stories, "title,cloze", round_trip_hits=3, **options)
+    assert result.queries == 5
+    assert result.not_found == 0
+    result = copy(tmp_path / "y", stories, "title,cloze", round_trip_hits=1, **options)
+    assert result.queries + result.not_found == 5
 
 
 def test_another_index_is_another_run(bm25, stories, tmp_path):
@@ -464,11 +496,10 @@ def test_a_round_trip_needs_an_index(stories, tmp_path):
 
 
 def test_counts_of_a_round_trip_are_reported(bm25, stories, tmp_path):
-    words = ["generate", "--corpus", stories, "--queries-from", "title", "--round-trip", bm25]
-    done = denserk(*words, "--output", tmp_path / "x")
-    assert "2 of 2 queries find their passage among the first 10 hits" in done.stderr
-    foreign = Path(jsonl(tmp_path / "foreign.jsonl", [{"_id": "x", "title": "Moon", "text": "a"}]))
-    words[2] = foreign
-    done = denserk(*words, "--output", tmp_path / "y")
-    assert done.returncode == 0
-    assert "is it an index of this corpus?" in done.stderr
+    command = ["generate", "--queries-from", "title", "--round-trip", bm25]
+    process = denserk(*command, "--corpus", stories, "--output", tmp_path / "x")
+    assert "2 of 2 queries find their passage among the first 10 hits" in process.stderr
+    foreign = jsonl(tmp_path / "foreign.jsonl", [{"_id": "x", "title": "Moon", "text": "a"}])
+    process = denserk(*command, "--corpus", foreign, "--output", tmp_path / "y")
+    assert process.returncode == 0
+    assert "is it an index of this corpus?" in process.stderr

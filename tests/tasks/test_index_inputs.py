@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -18,15 +16,18 @@ IDS = ["a", "b", "c", "d", "e"]
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_inputs_stand_one_after_another(tmp_path, size):
-    folder = vector_folder(tmp_path / "v", IDS[: 4 // size], VECTORS[:4], size=size)
-    other = vector_folder(tmp_path / "w", ["x"], VECTORS[-size:], size=size)
+    ids = IDS[: 4 // size]
+    folder = vector_folder(tmp_path / "v", ids, VECTORS[:4], size=size)
     if size == 1:
-        other = write_vectors(tmp_path / "more.jsonl", ["x"], VECTORS[4:])
-    assert index(tmp_path / "i", other, folder).count == 1 + 4 // size
+        vectors_of_x = write_vectors(tmp_path / "more.jsonl", ["x"], VECTORS[4:])
+        rows_of_ids = ["x", "a", "b", "c", "d"]
+    else:
+        vectors_of_x = vector_folder(tmp_path / "w", ["x"], VECTORS[-size:], size=size)
+        rows_of_ids = ["x#0", "x#1", "a#0", "a#1", "b#0", "b#1"]
+    assert index(tmp_path / "i", vectors_of_x, folder).count == 1 + len(ids)
     rows, _ = map_flat(tmp_path / "i" / "index")
     assert (rows == np.concatenate([VECTORS[-size:], VECTORS[:4]])).all()
-    lines = ["x#0", "x#1", "a#0", "a#1", "b#0", "b#1"] if size == 2 else ["x", *IDS[:4]]
-    assert (tmp_path / "i" / "docid").read_text().split() == lines
+    assert (tmp_path / "i" / "docid").read_text().split() == rows_of_ids
 
 
 def test_patterns_are_sorted_by_their_numbers(tmp_path):
@@ -41,43 +42,57 @@ def test_patterns_are_sorted_by_their_numbers(tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_an_id_that_occurs_twice_is_named_with_both_places(tmp_path, size):
+def test_an_id_that_occurs_twice_is_named_with_both_folders(tmp_path, size):
     one = vector_folder(tmp_path / "one", IDS[: 4 // size], VECTORS[:4], size=size)
     two = vector_folder(tmp_path / "two", ["b", "z"][: 2 // size], VECTORS[:2], size=size)
     with pytest.raises(InputError, match=f"{two}: found the id b twice: .*, the first in {one}"):
         index(tmp_path / "i", one, two)
-    assert {item.name for item in tmp_path.iterdir()} == {"one", "two"}
+    assert not (tmp_path / "i").exists()
 
 
-def test_broken_inputs(tmp_path):
-    one = vector_folder(tmp_path / "one", IDS, VECTORS)
+def test_vectors_of_another_dimension_are_rejected(tmp_path):
+    wide = vector_folder(tmp_path / "wide", IDS, VECTORS)
     narrow = vector_folder(tmp_path / "narrow", ["x"], VECTORS[:1, :3])
     with pytest.raises(InputError, match=r"narrow: found vectors of 3 dimensions.*; expected 4"):
-        index(tmp_path / "i", one, narrow)
+        index(tmp_path / "i", wide, narrow)
+
+
+def test_a_folder_without_vectors_is_rejected(tmp_path):
+    empty = vector_folder(tmp_path / "empty", [], VECTORS[:0])
     with pytest.raises(InputError, match="no vectors; expected at least one"):
-        index(tmp_path / "k", vector_folder(tmp_path / "empty", [], VECTORS[:0]))
-    block = np.load(tmp_path / "one" / "block-00000.npy")
+        index(tmp_path / "i", empty)
+
+
+def test_a_vector_that_is_not_finite_is_rejected(tmp_path):
+    folder = vector_folder(tmp_path / "v", IDS, VECTORS)
+    block = np.load(tmp_path / "v" / "block-00000.npy")
     block[3, 2] = np.nan
-    np.save(tmp_path / "one" / "block-00000.npy", block)
+    np.save(tmp_path / "v" / "block-00000.npy", block)
     with pytest.raises(InputError, match="a vector of d that is not finite"):
-        index(tmp_path / "l", one)
+        index(tmp_path / "i", folder)
 
 
-def shard(folder, number, size=512, of=4):
-    settings = {"shard_id": number, "shard_num": of, "block_size": size}
+def shard(folder, number, block_size=512):
+    """Write a folder of vectors that is one of four shards."""
+    settings = {"shard_id": number, "shard_num": 4, "block_size": block_size}
     return vector_folder(folder, [f"{folder.name}{number}"], VECTORS[:1], settings=settings)
 
 
 def test_shards_that_are_missing_or_of_other_block_sizes(tmp_path, caplog):
-    first, third = shard(tmp_path / "a", 0), shard(tmp_path / "c", 2)
-    for sources in ([first], [first, third]):  # one alone may be meant
-        open_sources(sources)
+    shard_0 = shard(tmp_path / "a", 0)
+    shard_2 = shard(tmp_path / "c", 2)
+    open_sources([shard_0])  # one alone may be meant
+    assert warnings_of(caplog) == []
+    open_sources([shard_0, shard_2])
     assert warnings_of(caplog) == ["shards are missing among the inputs: [1, 3] (counted from 0)"]
-    second = shard(tmp_path / "b", 1, 4096)
+    shard_1 = shard(tmp_path / "b", 1, block_size=4096)
     with pytest.raises(MismatchError, match=r"a was .* blocks of 512 passages, .*b in .* 4096"):
-        open_sources([first, second, third])
-    other_corpus = [shard(tmp_path / "d", 0, 4096), shard(tmp_path / "e", 2, 4096)]
-    assert len(open_sources([first, third, *other_corpus])) == 4
+        open_sources([shard_0, shard_1, shard_2])
+    other_corpus = [
+        shard(tmp_path / "d", 0, block_size=4096),
+        shard(tmp_path / "e", 2, block_size=4096),
+    ]
+    assert len(open_sources([shard_0, shard_2, *other_corpus])) == 4
 
 
 @pytest.mark.parametrize(
@@ -85,14 +100,16 @@ def test_shards_that_are_missing_or_of_other_block_sizes(tmp_path, caplog):
     [("", []), ("d1\nä d\u2028x", ["d1", "ä d\u2028x"]), ("d1\r\nd2 \n", ["d1", "d2"])],
 )
 def test_passage_ids(tmp_path, content, ids):
-    (tmp_path / "docid").write_bytes(content.encode())
-    assert PassageIds([Part("i", tmp_path / "docid", len(ids))])(np.arange(len(ids))) == ids
+    file = tmp_path / "docid"
+    file.write_bytes(content.encode())
+    rows = np.arange(len(ids))
+    assert PassageIds([Part("i", file, len(ids))])(rows) == ids
     with pytest.raises(MismatchError, match="41 vectors but"):
-        PassageIds([Part("i", tmp_path / "docid", 41)])(np.arange(1))
+        PassageIds([Part("i", file, 41)])(np.arange(1))
 
 
 def in_precision(folder, ids, dtype, head_dtype=None, representation="cls"):
-    """A folder of vectors whose manifest records the precision that computed them."""
+    """Write a folder of vectors whose manifest records the precision that computed them."""
     model = {
         **MODEL,
         "representation": {"representation": representation},
@@ -120,17 +137,17 @@ def test_the_precision_of_most_passages_is_asked_for(tmp_path):
 
 
 def test_the_projection_of_agg_has_a_precision_of_its_own(tmp_path):
-    for representation in ("cls", "agg"):
-        folder = tmp_path / representation
-        folder.mkdir()
-        one = in_precision(folder / "one", ["a", "b"], "float32", "bfloat16", representation)
-        two = in_precision(folder / "two", ["c"], "float32", "float32", representation)
-        if representation == "cls":  # it has no projection
-            assert index(folder / "i", one, two).count == 3
-            continue
-        with pytest.raises(MismatchError, match="float32, head bfloat16") as error:
-            index(folder / "i", one, two)
-        assert "--dtype float32 --set head-dtype=bfloat16 --overwrite" in str(error.value.hint)
+    one = in_precision(tmp_path / "one", ["a", "b"], "float32", "bfloat16", "agg")
+    two = in_precision(tmp_path / "two", ["c"], "float32", "float32", "agg")
+    with pytest.raises(MismatchError, match="float32, head bfloat16") as error:
+        index(tmp_path / "i", one, two)
+    assert "--dtype float32 --set head-dtype=bfloat16 --overwrite" in str(error.value.hint)
+
+
+def test_cls_has_no_projection_whose_precision_could_differ(tmp_path):
+    one = in_precision(tmp_path / "one", ["a", "b"], "float32", "bfloat16", "cls")
+    two = in_precision(tmp_path / "two", ["c"], "float32", "float32", "cls")
+    assert index(tmp_path / "i", one, two).count == 3
 
 
 def test_vectors_of_a_quantised_model_are_of_another_precision(tmp_path):
@@ -149,18 +166,14 @@ def test_vectors_of_a_quantised_model_are_of_another_precision(tmp_path):
 
 def test_indexes_of_mixed_precision_are_not_merged(tmp_path):
     pytest.importorskip("faiss")
-    parts: list[Path] = []
-    for number, dtype in enumerate(("float32", "bfloat16")):
-        shard = in_precision(tmp_path / dtype, [f"{dtype}-{name}" for name in IDS], dtype)
-        part = tmp_path / f"part-{number}"
-        if number == 0:
-            index(part, shard, factory="IVF1,Flat")
-        else:
-            settings = IndexSettings(threads=1)
-            index(part, shard, settings=settings, trained_as=str(parts[0]))
-        parts.append(part)
-    with pytest.raises(MismatchError, match=r"different precisions: float32 .*part-0"):
-        index(tmp_path / "merged", *parts, settings=IndexSettings(threads=1))
+    settings = IndexSettings(threads=1)
+    one = in_precision(tmp_path / "one", IDS, "float32")
+    two = in_precision(tmp_path / "two", [f"other-{docid}" for docid in IDS], "bfloat16")
+    index(tmp_path / "index-1", one, factory="IVF1,Flat")
+    template = str(tmp_path / "index-1")
+    index(tmp_path / "index-2", two, settings=settings, trained_as=template)
+    with pytest.raises(MismatchError, match=r"different precisions: float32 .*index-1"):
+        index(tmp_path / "merged", template, tmp_path / "index-2", settings=settings)
 
 
 def test_milvus_takes_no_vectors_of_mixed_precision(tmp_path):

@@ -1,4 +1,4 @@
-"""`denserk index --language`: what is recorded, used for queries, and said of `auto`."""
+"""`denserk index --language`: what is recorded, used for queries, and logged of `auto`."""
 
 import json
 
@@ -19,13 +19,14 @@ def build(output, corpus, language, *, resume=False):
 
 
 def write_corpus(path, texts):
-    lines = [json.dumps({"_id": f"d{n}", "text": text}) for n, text in enumerate(texts)]
-    path.write_text("\n".join(lines))
+    with path.open("w") as out:
+        for number, text in enumerate(texts):
+            out.write(json.dumps({"_id": f"d{number}", "text": text}) + "\n")
     return path
 
 
 def language_of(folder):
-    """Return what is recorded of a language: given, and found."""
+    """Return what is recorded of a language: the option, and what `auto` has found."""
     manifest = read_manifest(folder, Kind.INDEX)
     return manifest.settings["bm25"]["language"], manifest.contents.get("language")
 
@@ -35,16 +36,16 @@ THAI = ["แมวนอนในบ้าน", "กรุงเทพเป็�
 
 def test_the_language_is_recorded_and_used_for_queries(tmp_path):
     corpus = write_corpus(tmp_path / "c.jsonl", THAI)
-    for given, recorded in {"th": ("thai", None), "auto": ("auto", "thai")}.items():
-        output = tmp_path / given
-        build(output, corpus, given)
+    for option, recorded in {"th": ("thai", None), "auto": ("auto", "thai")}.items():
+        output = tmp_path / option
+        build(output, corpus, option)
         assert language_of(output) == recorded
-        assert [*BM25.open(output).search(["กรุงเทพ"])["0"]] == ["d1"]
-        build(output, corpus, given, resume=True)
+        assert list(BM25.open(output).search(["กรุงเทพ"])["0"]) == ["d1"]
+        build(output, corpus, option, resume=True)
         with pytest.raises(MismatchError, match="language"):
             build(output, corpus, "lao", resume=True)
     in_memory = BM25.build(THAI, language="thai")
-    assert [*in_memory.search(["กรุงเทพ"])["0"]] == ["1"]
+    assert list(in_memory.search(["กรุงเทพ"])["0"]) == ["1"]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_the_language_is_recorded_and_used_for_queries(tmp_path):
     ],
     ids=["thai", "latin", "mixed", "digits", "only the first passages"],
 )
-def test_auto_says_which_language_it_takes(tmp_path, caplog, texts, language):
+def test_auto_logs_which_language_it_takes(tmp_path, caplog, texts, language):
     caplog.set_level("INFO")
     corpus = write_corpus(tmp_path / "c.jsonl", texts)
     build(tmp_path / "i", corpus, "auto")
@@ -79,12 +80,12 @@ def test_an_index_without_a_language_in_its_manifest_is_english(tmp_path):
     manifest = json.loads(path.read_text())
     assert manifest["settings"]["bm25"].pop("language") is None
     path.write_text(json.dumps(manifest))
-    assert [*BM25.open(tmp_path / "i").search(["the house"])["0"]] == ["d0"]
+    assert list(BM25.open(tmp_path / "i").search(["the house"])["0"]) == ["d0"]
     build(tmp_path / "i", corpus, None, resume=True)
 
 
 @pytest.mark.parametrize(
-    ("part", "language", "words"),
+    ("section", "language", "message"),
     [
         ("settings", "klingon", "--language klingon: no such language"),
         ("settings", 5, "language"),
@@ -92,17 +93,19 @@ def test_an_index_without_a_language_in_its_manifest_is_english(tmp_path):
         ("contents", 5, "contents.language that is 5"),
     ],
 )
-def test_a_mangled_manifest_is_one_error(tmp_path, capsys, part, language, words):
+def test_a_mangled_manifest_is_one_error(tmp_path, capsys, section, language, message):
     build(tmp_path / "i", write_corpus(tmp_path / "c.jsonl", THAI), "thai")
     path = tmp_path / "i" / "manifest.json"
     manifest = json.loads(path.read_text())
-    fields = manifest["contents"] if part == "contents" else manifest["settings"]["bm25"]
-    fields["language"] = language
+    if section == "contents":
+        manifest["contents"]["language"] = language
+    else:
+        manifest["settings"]["bm25"]["language"] = language
     path.write_text(json.dumps(manifest))
     capsys.readouterr()
     assert run(["search", "--index", str(tmp_path / "i"), "--query", "แมว"]) in (1, 2)
     error = capsys.readouterr().err
-    assert words in error
+    assert message in error
     assert "Traceback" not in error
 
 
@@ -119,6 +122,6 @@ def test_options_of_bm25_are_rejected_for_vectors(tmp_path, capsys, engine):
     output = ["--output", str(tmp_path / "i")]
     if engine == "milvus":
         output = ["--uri", str(tmp_path / "a.db"), "--collection", "c"]
-    given = ["--input", str(tmp_path), "--engine", engine, "--language", "de"]
-    assert run(["index", *given, *output]) == 2
+    options = ["--input", str(tmp_path), "--engine", engine, "--language", "de"]
+    assert run(["index", *options, *output]) == 2
     assert "--language: only for BM25" in capsys.readouterr().err

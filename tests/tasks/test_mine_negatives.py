@@ -1,5 +1,4 @@
 import random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,8 @@ from denserk.io.training import read_training
 from denserk.models.cross_encoder import PairScorer
 from denserk.records import Candidate, Passage, Query, TrainingExample
 from denserk.tasks.convert import convert
-from denserk.tasks.mine_negatives import mine_negatives, scored
+from denserk.tasks.mine_negatives import mine_negatives
+from denserk.tasks.teacher_scores import with_teacher_scores
 from tests.support.mining import RUN, ids, negatives, run_text
 from tests.support.toy import PASSAGES, QRELS, QUERIES
 from tests.support.training_examples import inline, jsonl
@@ -28,27 +28,28 @@ def test_from_topics_and_judgments(mine):
     result, examples = mine()
     assert list(examples) == ["q1", "q2", "q3"]  # the order of the queries, not of the run
     assert negatives(examples) == EXPECTED
-    assert {q: set(ids(e.positives)) for q, e in examples.items()} == {
-        q: set(j) for q, j in QRELS.items()
-    }
     for qid, example in examples.items():
         assert example.query == QUERIES[qid]
+        assert set(ids(example.positives)) == set(QRELS[qid])
         for candidate in (*example.positives, *example.negatives):
             assert (candidate.title, candidate.text) == PASSAGES[candidate.docid]
+        docids_by_rank = list(RUN[qid])
         for candidate in example.negatives:
-            ranks = list(RUN[qid])
-            source = {"rank": ranks.index(candidate.docid) + 1, "run": "run.trec"}
-            assert (candidate.score, candidate.extra) == (RUN[qid][candidate.docid], source)
-    assert (result.queries, result.negatives, result.short) == (3, 8, 3)
+            assert candidate.score == RUN[qid][candidate.docid]
+            rank = docids_by_rank.index(candidate.docid) + 1
+            assert candidate.extra == {"rank": rank, "run": "run.trec"}
+    assert result.queries == 3
+    assert result.negatives == 8
+    assert result.short == 3
     assert result.dropped["positives"] == 4
 
 
 def test_a_judgment_that_is_repeated_is_one_positive(mine, toy):
-    _, once = mine()
-    lines = (toy / "qrels.txt").read_text().splitlines(keepends=True)
-    (toy / "qrels.txt").write_text("".join(line for line in lines for _ in range(2)))
-    _, twice = mine()
-    assert twice == once
+    _, examples = mine()
+    qrels = toy / "qrels.txt"
+    qrels.write_text(qrels.read_text() * 2)
+    _, examples_of_repeated = mine()
+    assert examples_of_repeated == examples
 
 
 PASSAGE_RUN = {
@@ -61,12 +62,12 @@ PASSAGE_RUN = {
 @pytest.fixture
 def passages(toy):
     """Passages of documents, and a run of them."""
-    corpus = "".join(
-        f'{{"_id": "d{document}#{part}", "text": "part {part} of {document}"}}\n'
-        for document in range(1, 6)
-        for part in range(2)
-    )
-    (toy / "passages.jsonl").write_text(corpus)
+    passages = []
+    for document in range(1, 6):
+        for part in range(2):
+            text = f"part {part} of {document}"
+            passages.append({"_id": f"d{document}#{part}", "text": text})
+    jsonl(toy / "passages.jsonl", passages)
     (toy / "documents.txt").write_text("q1 0 d3 1\nq1 0 d5 1\nq2 0 d5 1\nq3 0 d2 1\n")
     (toy / "passages.trec").write_text(run_text(PASSAGE_RUN))
     return {
@@ -79,8 +80,7 @@ def passages(toy):
 def test_judgments_of_documents_make_their_best_passages_positives(mine, passages, caplog):
     settings = MiningSettings(max_passage=True, num_negatives=10)
     result, examples = mine(settings, **passages)
-    positives = {qid: ids(example.positives) for qid, example in examples.items()}
-    assert positives == {"q1": ["d3#1"], "q2": ["d5#0"]}
+    assert positives(examples) == {"q1": ["d3#1"], "q2": ["d5#0"]}
     assert [candidate.text for candidate in examples["q1"].positives] == ["part 1 of 3"]
     assert negatives(examples) == {"q1": ["d1#0", "d2#1"], "q2": ["d4#0"]}
     assert result.left_out["relevant documents without a hit"] == 2  # d5 of q1, d2 of q3
@@ -88,15 +88,15 @@ def test_judgments_of_documents_make_their_best_passages_positives(mine, passage
 
 
 def test_the_first_run_that_has_a_document_says_which_passage_is_its_best(mine, passages, toy):
-    (toy / "first.trec").write_text("q1 Q0 d1#0 1 4.0 made\nq1 Q0 d5#1 2 3.0 made\n")
+    (toy / "first.trec").write_text(run_text({"q1": {"d1#0": 4.0, "d5#1": 3.0}}))
     settings = MiningSettings(max_passage=True, num_negatives=10, skip_missing=True)
     _, examples = mine(settings, **{**passages, "run": ("first.trec", "passages.trec")})
     assert ids(examples["q1"].positives) == ["d3#1", "d5#1"]
 
 
 def test_a_margin_compares_with_the_best_passage(mine, passages, toy):
-    lower = {"q1": {**PASSAGE_RUN["q1"], "d4#0": 6.5}}
-    (toy / "passages.trec").write_text(run_text(lower))
+    run = {"q1": {**PASSAGE_RUN["q1"], "d4#0": 6.5}}
+    (toy / "passages.trec").write_text(run_text(run))
     settings = MiningSettings(
         max_passage=True, num_negatives=10, absolute_margin=0.0, skip_missing=True
     )
@@ -107,19 +107,20 @@ def test_a_margin_compares_with_the_best_passage(mine, passages, toy):
 def test_judged_documents_are_excluded_beside_training_data(mine, passages, toy):
     (toy / "train.tsv").write_text("q1\td2#1\td1#0\n")
     settings = MiningSettings(max_passage=True, num_negatives=10)
-    given = {**passages, "train": "train.tsv", "train_format": TrainingFormat.TRIPLES}
-    _, examples = mine(settings, **given)
+    triples = {"train": "train.tsv", "train_format": TrainingFormat.TRIPLES}
+    _, examples = mine(settings, **passages, **triples)
     assert ids(examples["q1"].positives) == ["d2#1"]
     assert negatives(examples) == {"q1": ["d1#0"]}  # d3 is judged relevant
 
 
 def test_passages_of_judged_documents_need_the_option(mine, passages):
     """Without it, the passages that answer a query would become its negatives."""
+    with pytest.raises(MismatchError, match="judgments are of documents") as error:
+        mine(**passages)
+    assert "--max-passage" in str(error.value.hint)
     without_texts = {**passages, "corpus": None, "output_format": TrainingFormat.TEVATRON_IDS}
-    for options in (passages, without_texts):
-        with pytest.raises(MismatchError, match="judgments are of documents") as error:
-            mine(MiningSettings(num_negatives=10), **options)
-        assert "--max-passage" in str(error.value.hint)
+    with pytest.raises(MismatchError, match="judgments are of documents"):
+        mine(**without_texts)
 
 
 def test_another_delimiter_than_that_of_the_passages_is_one_error(mine, passages):
@@ -129,7 +130,7 @@ def test_another_delimiter_than_that_of_the_passages_is_one_error(mine, passages
     assert "max-passage-delimiter" in str(error.value.hint)
 
 
-def test_the_manifest_says_what_it_was_made_from_and_what_fell(mine, caplog):
+def test_the_manifest_records_inputs_and_dropped_hits(mine, caplog):
     mine(MiningSettings(num_negatives=2, max_score=7.5))
     manifest = read_manifest("mined.jsonl", Kind.TRAINING)
     assert manifest.made_from["runs"] == [{"name": "run.trec", "sha256": file_sha256("run.trec")}]
@@ -149,20 +150,27 @@ def test_texts_of_queries_known_by_id_and_judgments_beside_training_data(mine, t
 
 
 def test_from_training_data_whose_rows_of_one_query_become_one(mine, toy):
-    titled = {
-        d: {"docid": d, "title": title, "text": text} for d, (title, text) in PASSAGES.items()
-    }
-    old = [{"docid": "d2", "title": "", "text": "of another time"}]
-    halves = [
-        {"query_id": q, "query": text, "positive_passages": [titled[d]], "negative_passages": old}
-        for q, text in QUERIES.items()
-        for d in QRELS[q]
-    ]
-    jsonl(toy / "train.jsonl", halves * 2)
+    rows = []
+    for qid, query in QUERIES.items():
+        for docid in QRELS[qid]:
+            title, text = PASSAGES[docid]
+            positive = {"docid": docid, "title": title, "text": text}
+            negative = {"docid": "d2", "title": "", "text": "of another time"}
+            rows.append(
+                {
+                    "query_id": qid,
+                    "query": query,
+                    "positive_passages": [positive],
+                    "negative_passages": [negative],
+                }
+            )
+    jsonl(toy / "train.jsonl", rows * 2)
     result, examples = mine(train="train.jsonl", topics=None, qrels=None)
     assert negatives(examples) == EXPECTED
-    assert [ids(each.positives) for each in examples.values()] == [[*QRELS[q]] for q in QUERIES]
-    assert [c.text for c in examples["q2"].positives] == [PASSAGES[d][1] for d in QRELS["q2"]]
+    for qid, example in examples.items():
+        assert ids(example.positives) == list(QRELS[qid])
+        for positive in example.positives:
+            assert positive.text == PASSAGES[positive.docid][1]
     assert result.left_out.total() == 0
 
 
@@ -178,7 +186,10 @@ def test_positives_without_ids_are_known_by_their_text(mine, toy):
 def test_several_runs_are_merged_by_rank(mine, toy):
     (toy / "other.trec").write_text(run_text({"q1": {"d4": 0.5, "d1": 0.4, "d5": 0.3}}))
     result, examples = mine(run=("run.trec", "other.trec"))
-    assert [(c.docid, c.extra["rank"], c.extra["run"]) for c in examples["q1"].negatives] == [
+    sources = []
+    for candidate in examples["q1"].negatives:
+        sources.append((candidate.docid, candidate.extra["rank"], candidate.extra["run"]))
+    assert sources == [
         ("d4", 1, "other.trec"),
         ("d10", 2, "run.trec"),
         ("d1", 2, "other.trec"),
@@ -189,33 +200,44 @@ def test_several_runs_are_merged_by_rank(mine, toy):
     assert negatives(examples)["q2"] == EXPECTED["q2"]
 
 
+@pytest.fixture
 def answers(toy):
-    found = {"q1": ["Fish", "money"], "q2": ["cat"], "q3": ["submarine"]}
-    lines = [{"_id": qid, "question": QUERIES[qid], "answers": a} for qid, a in found.items()]
-    return jsonl(toy / "answers.jsonl", lines)
+    answers_of_queries = {"q1": ["Fish", "money"], "q2": ["cat"], "q3": ["submarine"]}
+    questions = []
+    for qid, strings in answers_of_queries.items():
+        questions.append({"_id": qid, "question": QUERIES[qid], "answers": strings})
+    return jsonl(toy / "answers.jsonl", questions)
 
 
-def test_passages_with_an_answer_become_positives(mine, toy):
+def positives(examples):
+    return {qid: ids(example.positives) for qid, example in examples.items()}
+
+
+def test_passages_with_an_answer_become_positives(mine, answers):
     settings = MiningSettings(num_negatives=9, answer_bearing=AnswerBearing.PROMOTE)
-    result, examples = mine(settings, answers=answers(toy))
-    assert [ids(example.positives) for example in examples.values()] == [
-        ["d3", "d10", "d2"],
-        ["d1", "d5", "d3"],
-        ["d4"],
-    ]
+    result, examples = mine(settings, answers=answers)
+    assert positives(examples) == {
+        "q1": ["d3", "d10", "d2"],
+        "q2": ["d1", "d5", "d3"],
+        "q3": ["d4"],
+    }
     assert negatives(examples) == {"q1": ["d1"], "q2": ["d2", "d4"], "q3": ["d5", "d3"]}
     assert examples["q1"].positives[1].extra == {"rank": 2, "run": "run.trec"}
     assert result.promoted == 3
+
+
+def test_promoted_passages_stand_in_for_the_positives_on_request(mine, answers):
     settings = MiningSettings(answer_bearing=AnswerBearing.PROMOTE, keep_gold=False)
-    result, examples = mine(settings, answers=answers(toy))
-    assert {q: ids(e.positives) for q, e in examples.items()} == {"q1": ["d10", "d2"], "q2": ["d3"]}
+    result, examples = mine(settings, answers=answers)
+    assert positives(examples) == {"q1": ["d10", "d2"], "q2": ["d3"]}
     assert result.left_out["queries without a positive left"] == 1
 
 
-def test_likeness_to_a_positive(mine, toy):
-    alike = {docid: text for docid, (_, text) in PASSAGES.items()} | {"d10": "Here: money."}
-    alike["d3"] = "money"
-    jsonl(toy / "alike.jsonl", ({"_id": docid, "text": text} for docid, text in alike.items()))
+def test_hits_that_repeat_a_positive_are_dropped_on_request(mine, toy):
+    texts = {docid: text for docid, (_, text) in PASSAGES.items()}
+    texts["d3"] = "money"  # the positive of q1
+    texts["d10"] = "Here: money."
+    jsonl(toy / "alike.jsonl", ({"_id": docid, "text": text} for docid, text in texts.items()))
     result, examples = mine(MiningSettings(drop_literal=True), corpus="alike.jsonl")
     assert ids(examples["q1"].negatives) == ["d1"]
     assert result.dropped["literal"] == 2
@@ -223,10 +245,9 @@ def test_likeness_to_a_positive(mine, toy):
 
 def test_a_teachers_scores_stand_in_for_the_runs(mine, tiny_reranker):
     model = str(tiny_reranker())
-    _, every = mine(MiningSettings(num_negatives=9, teacher=model))
+    _, examples = mine(MiningSettings(num_negatives=9, teacher=model))
     teacher = PairScorer(model, compute=CPU)
-    limits = {}
-    for qid, example in every.items():
+    for qid, example in examples.items():
         for candidate in (*example.positives, *example.negatives):
             title, text = PASSAGES[candidate.docid]
             passage = Passage(candidate.docid, text, title)
@@ -235,67 +256,99 @@ def test_a_teachers_scores_stand_in_for_the_runs(mine, tiny_reranker):
         for candidate in example.negatives:
             assert candidate.extra["run_score"] == RUN[qid][candidate.docid]
         assert all("run_score" not in candidate.extra for candidate in example.positives)
-        limits[qid] = max(candidate.score for candidate in example.positives)
+
     _, guarded = mine(MiningSettings(num_negatives=9, teacher=model, absolute_margin=0.0))
-    for qid, example in every.items():
-        passed = [c.docid for c in example.negatives if c.score <= limits[qid]]
-        assert passed == (ids(guarded[qid].negatives) if qid in guarded else [])
+    expected = {}
+    for qid, example in examples.items():
+        limit = max(candidate.score for candidate in example.positives)
+        below_limit = [passage.docid for passage in example.negatives if passage.score <= limit]
+        if below_limit:
+            expected[qid] = below_limit
+    assert negatives(guarded) == expected
 
 
-def world(draw, folder):
-    """A corpus whose passages say whose answer they hold, and training data of 12 queries."""
-    docids = [f"d{number}" for number in range(40)]
-    holds = {docid: draw.sample(range(12), 3) for docid in docids}
-    corpus = ({"_id": d, "text": " ".join(f"Answer{n}!" for n in holds[d])} for d in docids)
-    positives = {f"q{number}": draw.sample(docids, 2) for number in range(12)}
-    train = (
-        {
-            "query_id": qid,
-            "query": f"question {qid}",
-            "answers": [f"answer{qid[1:]}"],
-            "positive_passages": [{"docid": d, "text": d} for d in found],
-            "negative_passages": [],
-        }
-        for qid, found in positives.items()
-    )
-    jsonl(folder / "corpus.jsonl", corpus)
-    jsonl(folder / "train.jsonl", train)
-    runs = [
-        {qid: {d: draw.randint(0, 9) for d in draw.sample(docids, 20)} for qid in positives}
-        for _ in range(2)
-    ]
-    return positives, holds, runs
+class RandomCollection:
+    """A corpus whose passages hold answers, with runs for 12 queries and their positives."""
+
+    def __init__(self, folder, seed):
+        self.folder = folder
+        self.generator = random.Random(seed)
+        docids = [f"d{number}" for number in range(40)]
+        self.queries_answered = {}  # by passage
+        passages = []
+        for docid in docids:
+            numbers = self.generator.sample(range(12), 3)
+            self.queries_answered[docid] = {f"q{number}" for number in numbers}
+            text = " ".join(f"Answer{number}!" for number in numbers)
+            passages.append({"_id": docid, "text": text})
+        self.positives = {}
+        rows = []
+        for number in range(12):
+            positives = self.generator.sample(docids, 2)
+            self.positives[f"q{number}"] = positives
+            rows.append(
+                {
+                    "query_id": f"q{number}",
+                    "query": f"question {number}",
+                    "answers": [f"answer{number}"],
+                    "positive_passages": [{"docid": docid, "text": docid} for docid in positives],
+                    "negative_passages": [],
+                }
+            )
+        jsonl(folder / "corpus.jsonl", passages)
+        jsonl(folder / "train.jsonl", rows)
+        self.runs = [self.random_run(docids), self.random_run(docids)]
+
+    def random_run(self, docids):
+        run = {}
+        for qid in self.positives:
+            hits = self.generator.sample(docids, 20)
+            run[qid] = {docid: self.generator.randint(0, 9) for docid in hits}
+        return run
+
+    def write_shuffled_runs(self):
+        """Write the runs with their queries, and the hits of each query, in a new order."""
+        for number, run in enumerate(self.runs):
+            shuffled = {}
+            for qid in self.generator.sample(list(run), len(run)):
+                hits = list(run[qid].items())
+                shuffled[qid] = dict(self.generator.sample(hits, len(hits)))
+            (self.folder / f"run{number}.trec").write_text(run_text(shuffled))
+
+    def mine(self, run_count, seed, shard=0, shards=1):
+        """Mine negatives from some of the runs; return the bytes of the training data."""
+        output = self.folder / "output.jsonl"
+        paths = MiningPaths(
+            train=str(self.folder / "train.jsonl"),
+            corpus=str(self.folder / "corpus.jsonl"),
+            run=tuple(str(self.folder / f"run{number}.trec") for number in range(run_count)),
+            output=str(output),
+        )
+        settings = MiningSettings(
+            num_negatives=4,
+            answer_bearing=AnswerBearing.DROP,
+            seed=seed,
+            shard_id=shard,
+            shard_num=shards,
+        )
+        mine_negatives(paths, settings)
+        return output.read_bytes()
 
 
 @budget(max_examples=15)
-@given(seed=st.integers(0, 10**6), count=st.integers(1, 2), parts=st.integers(1, 5))
-def test_laws(seed, count, parts, tmp_path_factory):
-    """Positives and passages with answers stay out; order of the run and parts change nothing."""
-    folder, draw = tmp_path_factory.mktemp("world"), random.Random(seed)
-    positives, holds, runs = world(draw, folder)
-    asked: dict[str, Any] = {"num_negatives": 4, "answer_bearing": AnswerBearing.DROP}
-
-    def mined(part=0, of=1):
-        paths: dict[str, Any] = {
-            name: str(folder / f"{name}.jsonl") for name in ("train", "corpus", "output")
-        }
-        paths["run"] = tuple(str(folder / f"run{number}.trec") for number in range(count))
-        settings = MiningSettings(**asked, seed=seed, shard_id=part, shard_num=of)
-        mine_negatives(MiningPaths(**paths), settings)
-        return (folder / "output.jsonl").read_bytes()
-
-    outputs = set()
-    for _ in range(2):
-        for number, run in enumerate(runs[:count]):
-            order = draw.sample([*run], 12)
-            shuffled = {qid: dict(draw.sample([*run[qid].items()], 20)) for qid in order}
-            (folder / f"run{number}.trec").write_text(run_text(shuffled))
-        outputs |= {b"".join(mined(part, parts) for part in range(parts)), mined()}
-    assert len(outputs) == 1
-    for example in read_training(str(folder / "output.jsonl")):
+@given(seed=st.integers(0, 10**6), run_count=st.integers(1, 2), shards=st.integers(1, 5))
+def test_laws(seed, run_count, shards, tmp_path_factory):
+    """Positives and passages with answers stay out; order of the run and shards change nothing."""
+    collection = RandomCollection(tmp_path_factory.mktemp("collection"), seed)
+    collection.write_shuffled_runs()
+    of_shards = [collection.mine(run_count, seed, shard, shards) for shard in range(shards)]
+    collection.write_shuffled_runs()
+    whole = collection.mine(run_count, seed)
+    assert b"".join(of_shards) == whole
+    for example in read_training(str(collection.folder / "output.jsonl")):
         for docid in ids(example.negatives):
-            assert docid not in positives[example.qid]
-            assert int(example.qid[1:]) not in holds[docid]
+            assert docid not in collection.positives[example.qid]
+            assert example.qid not in collection.queries_answered[docid]
 
 
 FAULTS = {
@@ -322,18 +375,19 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_faults_are_errors_of_a_line_or_counted(fault, mine, toy):
-    files, message, counted, left = FAULTS[fault]
+def test_faults_are_errors_or_counted(fault, mine, toy):
+    files, message, expected_counts, remaining_queries = FAULTS[fault]
     for name, text in files.items():
         (toy / name).write_text(text)
-    with pytest.raises(InputError) as refusal:
+    with pytest.raises(InputError) as error:
         mine()
-    assert str(refusal.value).startswith(message)
+    assert str(error.value).startswith(message)
     assert not (toy / "mined.jsonl").exists()
     result, examples = mine(MiningSettings(num_negatives=9, skip_missing=True))
     counts = result.left_out + result.noticed + result.dropped
-    assert {reason: counts[reason] for reason in counted} == counted
-    assert list(examples) == left
+    for reason, count in expected_counts.items():
+        assert counts[reason] == count
+    assert list(examples) == remaining_queries
 
 
 @pytest.mark.parametrize(
@@ -347,9 +401,9 @@ def test_nothing_to_mine_is_rejected(name, text, message, mine, toy):
     mine()
     before = (toy / "mined.jsonl").read_bytes()
     (toy / name).write_text(text)
-    with pytest.raises(InputError) as refusal:
+    with pytest.raises(InputError) as error:
         mine(MiningSettings(skip_missing=True))
-    assert str(refusal.value).startswith(message)
+    assert str(error.value).startswith(message)
     assert (toy / "mined.jsonl").read_bytes() == before
     assert beside(toy / "mined.jsonl").exists()
 
@@ -364,35 +418,45 @@ def test_no_negatives_are_no_training_data(mine, toy):
 CPU = ComputeSettings(device="cpu")
 
 
-def example(query, *texts):
-    positive, *negatives = (Candidate(f"1-{text}", text, score=7.0) for text in texts)
-    return TrainingExample("1", query, (positive,), tuple(negatives))
+def example(query, positive, *negatives):
+    return TrainingExample(
+        "1",
+        query,
+        (Candidate(f"1-{positive}", positive, score=7.0),),
+        tuple(Candidate(f"1-{negative}", negative, score=7.0) for negative in negatives),
+    )
+
+
+def broken_teacher(queries, passages):
+    return np.array([1, np.nan], dtype=np.float32)
 
 
 @pytest.mark.parametrize(
-    ("given", "words", "hint"),
+    ("unscored", "message", "hint"),
     [
         (example("", "c"), "query 1 without its text", "--queries"),
         (example("q", "c", ""), "passage 1- of query 1 without its text", "--corpus"),
         (example("q", "c", "d"), "the score nan for passage 1-d of query 1", "broken"),
     ],
 )
-def test_what_a_teacher_cannot_score(given, words, hint):
-    with pytest.raises(InputError, match=words) as refusal:
-        list(scored([given], lambda *_: np.array([1, np.nan], dtype=np.float32), "train"))
-    assert hint in str(refusal.value.hint)
+def test_what_a_teacher_cannot_score(unscored, message, hint):
+    with pytest.raises(InputError, match=message) as error:
+        list(with_teacher_scores([unscored], broken_teacher, "train"))
+    assert hint in str(error.value.hint)
 
 
-@pytest.mark.parametrize("form", ["tevatron", "flag"])
-def test_convert_writes_a_cross_encoder_s_scores(tmp_path, tiny_reranker, form):
+@pytest.mark.parametrize("training_format", ["tevatron", "flag"])
+def test_convert_writes_a_cross_encoder_s_scores(tmp_path, tiny_reranker, training_format):
     train = jsonl(tmp_path / "train.jsonl", [inline(1, 1, 2), inline(2, 2, 1)])
-    target, model = tmp_path / "scored.json", str(tiny_reranker())
-    settings = ConversionSettings(to_format=form, teacher=model)
+    target = tmp_path / "scored.json"
+    model = str(tiny_reranker())
+    settings = ConversionSettings(to_format=training_format, teacher=model)
     assert convert(train, str(target), settings, ModelOptions(compute=CPU)).count == 2
     scorer = PairScorer(model, compute=CPU)
-    for found in read_training(target, TrainingFormat(form)):
-        candidates = (*found.positives, *found.negatives)
-        passages = [Passage(c.docid, c.text) for c in candidates]
-        expected = scorer.score([Query(found.qid, found.query)] * 3, passages)
-        got = [c.score for c in candidates if c.score is not None]
-        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-6)
+    for scored_example in read_training(target, TrainingFormat(training_format)):
+        candidates = (*scored_example.positives, *scored_example.negatives)
+        query = Query(scored_example.qid, scored_example.query)
+        passages = [Passage(candidate.docid, candidate.text) for candidate in candidates]
+        expected = scorer.score([query] * len(passages), passages)
+        scores = [candidate.score for candidate in candidates]
+        np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-6)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from denserk.config.mining import MiningSettings
 from denserk.records import best_first
-from denserk.tasks.mine_negatives import Drops, guard_hits, text_guard
+from denserk.tasks.mining_guards import Drops, guard_hits, text_guard
 
 RUN = st.dictionaries(
     st.sampled_from([f"d{number}" for number in range(12)]), st.integers(-3, 6).map(float)
@@ -23,60 +23,60 @@ SETTINGS = st.builds(
 POSITIVES = st.sets(st.sampled_from(["d1", "d2", "d3"]))
 
 
-def slow_guard(run, positives, settings):
-    """The law, hit by hit: -> (ids that pass, ids that are suspected, why the others fell)."""
-    ranked = sorted(run, key=lambda docid: (run[docid], docid), reverse=True)
-    best = max((run[docid] for docid in positives if docid in run), default=None)
-    passed: list[str] = []
-    suspected: list[str] = []
-    drops: Drops = Counter()
-    absolute, relative = settings.absolute_margin, settings.relative_margin
-    for rank, docid in enumerate(ranked, start=1):
-        score = run[docid]
-        too_close = best is None and settings.has_margin
-        if best is not None and absolute is not None:
-            too_close |= score > best - absolute
-        if best is not None and relative is not None:
-            too_close |= score > best - abs(best) * relative
-        if rank > settings.depth:
-            break
-        if docid in positives:
-            drops["positives"] += 1
-        elif rank <= settings.range_min:
-            drops["range-min"] += 1
-            suspected.append(docid)
-        elif settings.max_score is not None and score > settings.max_score:
-            drops["max-score"] += 1
-            suspected.append(docid)
-        elif too_close:
-            drops["margin" if best is not None else "no positive's score"] += 1
-            suspected.append(docid)
-        elif settings.min_score is not None and score < settings.min_score:
-            drops["min-score"] += 1
-        else:
-            passed.append(docid)
-    return passed, suspected, drops
+def reason_by_the_law(docid, rank, run, positives, settings):
+    """Return why a hit is no negative by one run alone."""
+    score = run[docid]
+    if docid in positives:
+        return "positives"
+    if rank <= settings.range_min:
+        return "range-min"
+    if settings.max_score is not None and score > settings.max_score:
+        return "max-score"
+    scores_of_positives = [run[positive] for positive in positives if positive in run]
+    if settings.has_margin and not scores_of_positives:
+        return "no positive's score"
+    if settings.absolute_margin is not None:
+        best = max(scores_of_positives)
+        if score > best - settings.absolute_margin:
+            return "margin"
+    if settings.relative_margin is not None:
+        best = max(scores_of_positives)
+        if score > best - abs(best) * settings.relative_margin:
+            return "margin"
+    if settings.min_score is not None and score < settings.min_score:
+        return "min-score"
+    return None
 
 
 @given(st.lists(RUN, min_size=1, max_size=3), POSITIVES, SETTINGS)
 def test_guards_hit_by_hit_and_each_passage_once_under_its_best_rank(runs, positives, settings):
-    drops: Drops = Counter()
     rankings = [best_first(run.items()) for run in runs]
+    expected_drops: Drops = Counter()
+    suspected = set()
+    passed = []  # (rank, number of the run, id)
+    for number, run in enumerate(runs):
+        docids = sorted(run, key=lambda docid: (run[docid], docid), reverse=True)
+        for rank, docid in enumerate(docids[: settings.depth], start=1):
+            reason = reason_by_the_law(docid, rank, run, positives, settings)
+            if reason is None:
+                passed.append((rank, number, docid))
+                continue
+            expected_drops[reason] += 1
+            if reason not in ("positives", "min-score"):
+                suspected.add(docid)
+    expected_hits = {}
+    for rank, number, docid in sorted(passed):
+        if docid not in suspected:
+            expected_hits.setdefault(docid, (rank, number, docid))
+
+    drops: Drops = Counter()
     hits = guard_hits(rankings, positives, settings, drops)
-    guarded = [slow_guard(run, positives, settings) for run in runs]
-    suspected = {docid for _, docids, _ in guarded for docid in docids}
-    best: dict[str, tuple[int, int]] = {}
-    for number, (passed, _, _) in enumerate(guarded):
-        ranks = {docid: rank for rank, (docid, _) in enumerate(rankings[number], start=1)}
-        for docid in set(passed) - suspected:
-            best[docid] = min(best.get(docid, (99, 99)), (ranks[docid], number))
-    order = sorted((rank, run, docid) for docid, (rank, run) in best.items())
-    assert [(hit.rank, hit.run, hit.docid) for hit in hits] == order
-    assert all(rankings[hit.run][hit.rank - 1] == (hit.docid, hit.score) for hit in hits)
-    passed = sum(len(passed) for passed, _, _ in guarded)
+    assert [(hit.rank, hit.run, hit.docid) for hit in hits] == list(expected_hits.values())
+    for hit in hits:
+        assert rankings[hit.run][hit.rank - 1] == (hit.docid, hit.score)
     merged = drops.pop("suspected in another run", 0) + drops.pop("in several runs", 0)
-    assert len(hits) + merged == passed
-    assert drops == sum((dropped for _, _, dropped in guarded), Counter())
+    assert len(hits) + merged == len(passed)
+    assert drops == expected_drops
 
 
 WORDS = st.lists(st.sampled_from(["the", "old", "river", "runs", "south"]), max_size=8).map(
@@ -84,10 +84,9 @@ WORDS = st.lists(st.sampled_from(["the", "old", "river", "runs", "south"]), max_
 )
 
 
-@given(WORDS, WORDS)
-def test_guards_of_texts(one, other):
-    """A literal match is a contiguous part."""
-    padded = f" {one} ", f" {other} "
-    literal = bool(one and other) and (padded[0] in padded[1] or padded[1] in padded[0])
-    guard = text_guard([one], MiningSettings(drop_literal=True))
-    assert guard(other) == ("literal" if literal else None)
+@given(positive=WORDS, text=WORDS)
+def test_a_literal_match_is_of_whole_neighbouring_words(positive, text):
+    repeats = f" {positive} " in f" {text} " or f" {text} " in f" {positive} "
+    expected = "literal" if positive and text and repeats else None
+    guard = text_guard([positive], MiningSettings(drop_literal=True))
+    assert guard(text) == expected
