@@ -451,6 +451,8 @@ def _pickled_vectors(value: Any) -> _PickledVectors:
         vectors = [pair[1] for pair in value]
     if not isinstance(vectors, np.ndarray):
         vectors = np.stack([np.asarray(vector) for vector in vectors])
+    if vectors.ndim == 0:
+        raise ValueError("a single number")
     plain_ids = [docid.item() if isinstance(docid, np.generic) else docid for docid in ids]
     return _PickledVectors(plain_ids, vectors, texts)
 

@@ -223,7 +223,14 @@ def table(**columns):
 
 START = b'{"id": "a", "vector": [1, 2]}\n'
 EVIL = [(os.system, "true"), (eval, "1"), (getattr, "x", "join")]
-PICKLES = ({"a": 1}, (FEW, ["a"]), (FEW, 5), [("a", [1.0]), ("b", [1.0, 2.0])])
+PICKLES = (
+    {"a": 1},
+    (FEW, ["a"]),
+    (FEW, 5),
+    (np.float32(1), "a"),
+    (np.array(1), "a"),
+    [("a", [1.0]), ("b", [1.0, 2.0])],
+)
 BROKEN = [
     (b"", "an empty file"),
     (b"text\n", "a file that begins"),
