@@ -46,7 +46,7 @@ def test_what_is_written_is_read_and_its_format_reported(form, tmp_path, caplog)
     ids, vectors = gathered(source)
     assert ids == IDS
     np.testing.assert_array_equal(vectors, VECTORS)
-    assert caplog.messages == [f"{tmp_path / 'v'}: vectors in format {source.form}"]
+    assert caplog.messages == [f"{tmp_path / 'v'}: vectors in format {source.format_name}"]
     assert gathered(source)[0] == IDS, "a source can be read again"
 
 
