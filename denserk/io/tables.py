@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from denserk.errors import DenserkError, InputError, UsageError
+from denserk.errors import DenserkError, InputError, UsageError, reason_of
 
 HUB = "hf:"
 CONVERTED = "refs/convert/parquet"  # the hub's copy of a dataset that is published as a script
@@ -37,7 +37,7 @@ def table_lines(source: str, part: str) -> Iterator[bytes]:
     except DenserkError:
         raise
     except Exception as error:
-        found = f"no dataset that can be read ({' '.join(str(error).split())[:300]})"
+        found = f"no dataset that can be read ({reason_of(error, 300)})"
         name = source.removeprefix(HUB).partition(":")[0]
         fetch = f"fetch it elsewhere: hf download {name} --repo-type dataset --local-dir DIR"
         hint = f"without a network {fetch}, then {HUB}DIR" if source.startswith(HUB) else None
