@@ -30,6 +30,16 @@ SCRATCH = "denserk-"  # prefix of temporary folders
 JOURNALS = "blocks*.jsonl"  # of a folder that is written block by block
 CONFIG = "config.yaml"  # of a training run whose data is prepared
 TRAINING_SUFFIX = ".training"  # of the folder beside a model's in which its training works
+# folders in which a training run works: see training/run_folder.py
+CHECKPOINTS = "checkpoints"
+BEST = "best"
+STEPS = "steps"
+START = "start"
+DATA = "training-data"
+DEV_DATA = "dev-data"
+GUIDE_DATA = "guide-data"
+LOGS = "logs"
+WORK_FOLDERS = (CHECKPOINTS, BEST, STEPS, START, DATA, DEV_DATA, GUIDE_DATA, LOGS)
 # errors of a rename that tell that a folder stays where it is: a mount point, a closed parent
 NOT_RENAMED = (errno.EBUSY, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
 TAKEN = (
@@ -55,8 +65,8 @@ TRAINING_FILES = f"""
     manifest.json *.npy *.bin *.arrow
 """
 # patterns of folders below a model folder or the folder of a training run
-FOLDERS = """
-    checkpoints checkpoint-* best steps step-* start logs training-data dev-data guide-data
+FOLDERS = f"""
+    {" ".join(WORK_FOLDERS)} checkpoint-* step-*
     scratch .saving query document adapter [0-9]_*
 """
 
@@ -451,7 +461,7 @@ def holds_work(folder: Path, *, with_data: bool = False) -> bool:
         return True
     if (folder / CONFIG).exists() or (folder / EXPORT).exists():
         return True
-    if with_data and holds_work(folder / "training-data"):
+    if with_data and holds_work(folder / DATA):
         return True
     return _holds_runs(folder)
 
@@ -463,7 +473,7 @@ def _holds_blocks(folder: Path) -> bool:
 
 def _holds_checkpoints(folder: Path) -> bool:
     """Return whether a folder of a training run has a checkpoint."""
-    return any((folder / "checkpoints").glob("checkpoint-*"))
+    return any((folder / CHECKPOINTS).glob("checkpoint-*"))
 
 
 def _holds_runs(folder: Path) -> bool:
