@@ -17,11 +17,10 @@ from typing import TypeVar
 from denserk.errors import BeingWrittenError
 from denserk.io.files import is_temporary, readable_path
 from denserk.io.locks import writer_of
-from denserk.io.outputs import TRAINING_SUFFIX, WORK_FOLDERS
+from denserk.io.outputs import MANIFEST, TRAINING_SUFFIX, WORK_FOLDERS
 
 T = TypeVar("T")
 
-MANIFEST = "manifest.json"
 # further files of a folder that has a manifest
 FILES_BESIDE_MANIFEST = ("index", "docid", "blocks.jsonl")
 # files of a training run that change while its model stays the same
