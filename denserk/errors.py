@@ -109,6 +109,17 @@ class Interrupted(BaseException):
             raise cls.received
 
 
+def reason_of(error: BaseException, longest: int = 200) -> str:
+    r"""Return the beginning of a library's message on one line; the error's class if it has none.
+
+    >>> reason_of(ValueError("no such file:\n  model.bin"))
+    'no such file: model.bin'
+    >>> reason_of(KeyboardInterrupt())
+    'KeyboardInterrupt'
+    """
+    return " ".join(str(error).split())[:longest] or type(error).__name__
+
+
 def lack_of_memory(error: BaseException) -> str:
     """Return torch's message if it reports that a GPU or the machine has no memory, else "".
 

@@ -15,7 +15,7 @@ from typing import Any
 from ir_measures import Qrel as IrMeasuresQrel
 from ir_measures.providers import Provider
 
-from denserk.errors import DenserkError, InputError, MeasureError
+from denserk.errors import DenserkError, InputError, MeasureError, reason_of
 from denserk.evaluation.measures import (
     Measure,
     computed_together,
@@ -140,7 +140,7 @@ class MeasureGroup:
 
     def _failed(self, error: Exception) -> MeasureError:
         names = ", ".join(map(str, self.measures))
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = reason_of(error)
         message = f"{names}: {self.provider.NAME} cannot compute it from these files ({reason})"
         return MeasureError(message, self._hint(self.measures))
 

@@ -103,8 +103,8 @@ class Texts:
             count += 1
             if start + count <= stop:
                 yield record
-        counted = stop - start if hashes is None else len(hashes)
-        missing = counted - count
+        expected_count = stop - start if hashes is None else len(hashes)
+        missing = expected_count - count
         if missing > 0:
             change = f"it has {start + count:,} {self.unit}, and had at least {missing:,} more"
             raise changed(self.source, change)
@@ -136,19 +136,26 @@ def texts_sha256(texts: Iterable[Sequence[str]]) -> str:
     """Return the SHA-256 of ids and texts, each record given as its parts."""
     digest = sha256()
     for parts in texts:
-        digest.update("\x1f".join([*parts, "\x1e"]).encode("utf-8", "surrogatepass"))
+        record = "\x1f".join([*parts, "\x1e"])  # ASCII's separators of units and of records
+        digest.update(record.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 
 def text_hashes(texts: Iterable[Sequence[str]]) -> Hashes:
     """Return the 128-bit BLAKE2b hashes of texts, each given as its parts."""
-    encoded = ("\x1f".join(parts).encode("utf-8", "surrogatepass") for parts in texts)
-    digests = b"".join(blake2b(text, digest_size=16).digest() for text in encoded)
-    return np.frombuffer(digests, "S16")
+    digests = []
+    for parts in texts:
+        data = "\x1f".join(parts).encode("utf-8", "surrogatepass")
+        digests.append(blake2b(data, digest_size=16).digest())
+    return np.frombuffer(b"".join(digests), "S16")
 
 
 def refuse_other_run(
-    output: str | Path, started: Manifest, current: Manifest, inputs: Iterable[str], hint: str = ""
+    output: str | Path,
+    started: Manifest,
+    current: Manifest,
+    inputs: Iterable[str],
+    hint: str = "give the same settings, or start over with --overwrite",
 ) -> None:
     """Raise a MismatchError if an output was started with other settings or another model.
 
@@ -156,11 +163,11 @@ def refuse_other_run(
     """
     phrases = differences(started.settings, current.settings)
     for key in inputs:
-        old, new = _description_of_input(started, key), _description_of_input(current, key)
-        phrases += differences(old, new, f"{key}.")
+        started_input = _description_of_input(started, key)
+        current_input = _description_of_input(current, key)
+        phrases += differences(started_input, current_input, f"{key}.")
     if phrases:
         message = f"{output} was started with other settings: {'; '.join(phrases)}"
-        hint = hint or "give the same settings, or start over with --overwrite"
         raise MismatchError(message, hint)
     if started.version != current.version:
         logger.warning(
@@ -217,8 +224,8 @@ def _parse_block(line: bytes, journal: Path, number: int) -> Block:
             raise ValueError("numbers out of range")
     except (AttributeError, TypeError, ValueError, UsageError) as error:
         found = f"a broken line ({error})"
-        hint = "start over with --overwrite"
-        raise InputError(journal, number, found, "one finished block", hint) from None
+        expected = "one finished block"
+        raise InputError(journal, number, found, expected, "start over with --overwrite") from None
     return block
 
 

@@ -55,9 +55,8 @@ def claim_outputs(
     from denserk.io.files import refuse_folder
 
     _check_streams(values)
-    picture = _picture(values)
     files = [values.get(name) for name in file_options]
-    for path in (*files, picture):
+    for path in (*files, _picture(values)):
         if path:
             refuse_folder(path)
     outputs = _named_outputs(values)
@@ -94,11 +93,12 @@ def _named_outputs(values: Mapping[str, Any]) -> list[str]:
 
 def _check_streams(values: Mapping[str, Any]) -> None:
     """Raise a UsageError if more than one input is standard input."""
-    count = 0
+    paths: list[str] = []
     for name in INPUTS:
         value = values.get(name)
-        if value:
-            paths = [value] if isinstance(value, str) else list(value)
-            count += paths.count("-")
-    if count > 1:
+        if isinstance(value, str):
+            paths.append(value)
+        elif value:
+            paths += value
+    if paths.count("-") > 1:
         raise UsageError("standard input (-) can be only one of the inputs")

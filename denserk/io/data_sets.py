@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from denserk.config.benchmarks import Benchmark, Source
 from denserk.config.yaml_files import RECIPES
-from denserk.errors import DenserkError, InputError, UsageError
+from denserk.errors import DenserkError, InputError, UsageError, reason_of
 from denserk.extras import installed, require
 from denserk.io.durability import flush_names, flush_tree
 from denserk.io.files import STREAM, read_errors, write_errors
@@ -39,7 +39,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("DENSERK_CACHE") or Path.home() / ".cache" / "denserk")
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a source is: a path, and the split of a BEIR dataset; or a dataset of ir_datasets."""
 
     path: Path
@@ -47,32 +47,67 @@ class Place(NamedTuple):
     irds: str | None = None
 
 
-def locate(source: str) -> Place:
+def locate(source: str) -> Location:
     """Return where a source is: `irds:NAME`, `beir:NAME`, "-", a path, or an id of ir_datasets."""
     if source.startswith(IRDS):
-        return Place(Path(), irds=source.removeprefix(IRDS))
+        return Location(Path(), irds=source.removeprefix(IRDS))
     if source.startswith(BEIR):
-        name = source.removeprefix(BEIR).strip("/")
-        head, _, last = name.rpartition("/")
-        has_split = head and last in ("train", "dev", "test")
-        return Place(beir_folder(head), last) if has_split else Place(beir_folder(name))
-    if source == STREAM or Path(source).exists():
-        return Place(Path(source))
+        return _locate_beir(source.removeprefix(BEIR).strip("/"))
+    path = Path(source)
+    if source == STREAM or path.exists():
+        return Location(path)
     if knows_irds(source):
         logger.info(f"{source}: a dataset of ir_datasets")
-        return Place(Path(), irds=source)
-    could_be_name = "/" in source and not (Path(source).suffix or Path(source).parent.exists())
-    hint = f"if it is a dataset of ir_datasets, write {IRDS}{source}, or of the hub, hf:{source}"
-    raise UsageError(f"{source}: no such file or folder", hint if could_be_name else None)
+        return Location(Path(), irds=source)
+    hint = None
+    # with a suffix, or in a folder that exists, it was meant as a path
+    if "/" in source and not path.suffix and not path.parent.exists():
+        hint = (
+            f"if it is a dataset of ir_datasets, write {IRDS}{source}, or of the hub, hf:{source}"
+        )
+    raise UsageError(f"{source}: no such file or folder", hint)
+
+
+def _locate_beir(name: str) -> Location:
+    """Return where a BEIR dataset is, by NAME or NAME/SPLIT."""
+    dataset, _, split = name.rpartition("/")
+    if dataset and split in ("train", "dev", "test"):
+        return Location(beir_folder(dataset), split)
+    return Location(beir_folder(name))
 
 
 def plain_or_packed(folder: Path, name: str) -> Path | None:
     """Return a file of a folder, or the same file with .gz; None without either."""
-    return next((p for p in (folder / name, folder / f"{name}.gz") if p.is_file()), None)
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    return None
 
 
-def irds_records(name: str, what: str) -> Iterator[Any]:
-    """Yield docs, queries or qrels; whatever the download or the files raise is an InputError."""
+def irds_records(name: str, entity: str) -> Iterator[Any]:
+    """Yield ir_datasets' records of "docs", "queries" or "qrels".
+
+    Whatever the download or the files raise is an InputError.
+    """
+    package = _import_irds(name)
+    try:
+        dataset = package.load(name)
+    except (KeyError, ValueError):
+        message = f"{IRDS}{name}: ir_datasets has no dataset of that id"
+        raise UsageError(message, "`ir_datasets list` prints them") from None
+    has_entity = getattr(dataset, f"has_{entity}")()
+    if not has_entity:
+        message = f"{IRDS}{name} has no {entity}"
+        raise UsageError(message, "name one of its parts, such as .../test")
+    try:
+        yield from getattr(dataset, f"{entity}_iter")()
+    except Exception as error:
+        found = f"a dataset that cannot be read ({reason_of(error)})"
+        raise InputError(name, None, found, "its files or the network") from error
+
+
+def _import_irds(name: str) -> Any:
+    """Return the package ir_datasets for a dataset; it logs only errors."""
     os.environ.setdefault("IR_DATASETS_DL_DISABLE_PBAR", str(not sys.stderr.isatty()).lower())
     try:
         package = require("ir_datasets", f"the collection {IRDS}{name}")
@@ -80,22 +115,7 @@ def irds_records(name: str, what: str) -> Iterator[Any]:
         message = f"{IRDS}{name}: ir_datasets cannot make its folder in HOME ({error})"
         raise DenserkError(message, "set IR_DATASETS_HOME to a folder that you can write") from None
     package.log.easy().logger().setLevel(logging.ERROR)  # a failed download is one line
-    try:
-        dataset = package.load(name)
-    except (KeyError, ValueError):
-        message = f"{IRDS}{name}: ir_datasets has no dataset of that id"
-        raise UsageError(message, "`ir_datasets list` prints them") from None
-    if not getattr(dataset, f"has_{what}")():
-        raise UsageError(f"{IRDS}{name} has no {what}", "name one of its parts, such as .../test")
-    try:
-        yield from getattr(dataset, f"{what}_iter")()
-    except Exception as error:
-        found = f"a dataset that cannot be read ({_reason(error)})"
-        raise InputError(name, None, found, "its files or the network") from error
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return package
 
 
 def knows_irds(name: str) -> bool:
@@ -115,15 +135,20 @@ def irds_passages(name: str) -> Iterator[Passage]:
     for record in irds_records(name, "docs"):
         fields = record._asdict()
         docid = identifier(fields.pop("doc_id"), name, None, "passage")
-        key = next((key for key in TEXT_FIELDS if isinstance(fields.get(key), str)), None)
-        text = fields.pop(key) if key else record.default_text()
-        title = fields.pop("title", "") if key else ""
-        yield Passage(docid, text, title or "", _plain(fields))
+        text_field = next((key for key in TEXT_FIELDS if isinstance(fields.get(key), str)), None)
+        if text_field is None:
+            text = record.default_text()  # which may contain the title
+            title = ""
+        else:
+            text = fields.pop(text_field)
+            title = fields.pop("title", "") or ""
+        yield Passage(docid, text, title, _extra_fields(fields))
 
 
-def _plain(fields: dict[str, Any]) -> Any:
-    kept = {key: value for key, value in fields.items() if isinstance(value, str | int | float)}
-    return kept or NO_FIELDS
+def _extra_fields(fields: dict[str, Any]) -> Any:
+    """Return the fields that are texts or numbers, which a passage or query keeps."""
+    plain = {key: value for key, value in fields.items() if isinstance(value, str | int | float)}
+    return plain or NO_FIELDS
 
 
 def irds_queries(name: str) -> Iterator[Query]:
@@ -131,44 +156,61 @@ def irds_queries(name: str) -> Iterator[Query]:
     for record in irds_records(name, "queries"):
         fields = record._asdict()
         qid = identifier(fields.pop("query_id"), name, None, "query")
-        answers = tuple(each for each in fields.pop("answers", None) or () if isinstance(each, str))
+        values = fields.pop("answers", None) or ()
+        answers = tuple(value for value in values if isinstance(value, str))
         text = fields.pop("text", None) or record.default_text()
-        yield Query(qid, text, answers, _plain(fields))
+        yield Query(qid, text, answers, _extra_fields(fields))
 
 
 def beir_folder(name: str) -> Path:
     """Return the folder of a BEIR dataset: in $DENSERK_CACHE/beir, ./datasets, or downloaded."""
-    if not all(part.strip(".") and "\\" not in part for part in name.split("/")):
+    if not _stays_inside(name):
         raise UsageError(f"{BEIR}{name} is no name of a dataset", f"for example {BEIR}scifact")
-    kept = cache_folder() / "beir"
-    for place in (kept / name, Path("datasets") / name):
-        if place.is_dir():
-            logger.info(f"{BEIR}{name}: {place}")
-            return place
+    cached = cache_folder() / "beir" / name
+    unpacked = Path("datasets") / name
+    for folder in (cached, unpacked):
+        if folder.is_dir():
+            logger.info(f"{BEIR}{name}: {folder}")
+            return folder
+    util = require("beir.util", f"{BEIR}{name}, which is not in {cached} and {unpacked},")
     archive = name.partition("/")[0]
-    put = f"unpack {archive}.zip so that {kept / name} holds corpus.jsonl"
-    util = require("beir.util", f"{BEIR}{name}, which is not in {kept / name} and {place},")
-    logger.info(f"{BEIR}{name}: fetching into {kept}")
-    with write_errors(kept):
-        kept.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=f".{archive}.", suffix=".part", dir=kept) as temporary:
+    hint = f"unpack {archive}.zip so that {cached} holds corpus.jsonl"
+    _fetch_beir(util, archive, name, hint)
+    if not cached.is_dir():
+        raise DenserkError(f"{BEIR}{name}: the archive of {archive} holds no such dataset", hint)
+    return cached
+
+
+def _stays_inside(name: str) -> bool:
+    """Return whether a name, perhaps with slashes, leads to a folder below another one."""
+    return all(folder.strip(".") and "\\" not in folder for folder in name.split("/"))
+
+
+def _fetch_beir(util: Any, archive: str, name: str, hint: str) -> None:
+    """Download an archive of BEIR for a dataset, and unpack it into the cache.
+
+    `util` is BEIR's module, `hint` how to do it by hand.
+    """
+    cache = cache_folder() / "beir"
+    logger.info(f"{BEIR}{name}: fetching into {cache}")
+    with write_errors(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=f".{archive}.", suffix=".part", dir=cache) as temporary:
             try:
-                packed = Path(temporary) / f"{archive}.zip"
-                util.download_url(BEIR_ARCHIVE.format(name=archive), str(packed))
-                check_archive(packed, archive, put)
-                util.unzip(str(packed), temporary)
+                zip_file = Path(temporary) / f"{archive}.zip"
+                util.download_url(BEIR_ARCHIVE.format(name=archive), str(zip_file))
+                check_archive(zip_file, archive, hint)
+                util.unzip(str(zip_file), temporary)
             except DenserkError:
                 raise
             except Exception as error:
-                message = f"{BEIR}{name} cannot be fetched: {_reason(error)}"
-                raise DenserkError(message, put) from error
-            if (Path(temporary) / archive).is_dir() and not (kept / archive).exists():
-                flush_tree(Path(temporary) / archive)
-                (Path(temporary) / archive).rename(kept / archive)
-                flush_names(kept)
-    if not (kept / name).is_dir():
-        raise DenserkError(f"{BEIR}{name}: the archive of {archive} holds no such dataset", put)
-    return kept / name
+                message = f"{BEIR}{name} cannot be fetched: {reason_of(error)}"
+                raise DenserkError(message, hint) from error
+            folder = Path(temporary) / archive
+            if folder.is_dir() and not (cache / archive).exists():
+                flush_tree(folder)
+                folder.rename(cache / archive)
+                flush_names(cache)
 
 
 def check_archive(path: Path, name: str, hint: str) -> None:
@@ -198,12 +240,16 @@ def beir_checksums() -> Mapping[str, str]:
 
 def local_copy(source: Source) -> str | None:
     """Return the name of a source that is on this disk, else None."""
-    places = [cache_folder() / path for path in source.paths]
+    paths = [cache_folder() / path for path in source.paths]
     if source.name is not None and source.name.startswith(BEIR):
-        folder = Path("datasets") / source.paths[0].removeprefix("beir/")
-        return source.name if any(place.is_dir() for place in (*places, folder)) else None
-    found = (path for place in places for path in (place, place.with_name(f"{place.name}.gz")))
-    return next((str(path) for path in found if path.exists()), None)
+        unpacked = Path("datasets") / source.paths[0].removeprefix("beir/")
+        is_on_disk = any(folder.is_dir() for folder in (*paths, unpacked))
+        return source.name if is_on_disk else None
+    for path in paths:
+        for file in (path, path.with_name(f"{path.name}.gz")):
+            if file.exists():
+                return str(file)
+    return None
 
 
 def find_parts(chosen: Iterable[Benchmark], parts: Sequence[str] = ()) -> dict[str, dict[str, str]]:
@@ -212,23 +258,30 @@ def find_parts(chosen: Iterable[Benchmark], parts: Sequence[str] = ()) -> dict[s
     Parts that a benchmark lacks are left out. One error names all that are not on the disk and
     cannot be downloaded.
     """
-    found: dict[str, dict[str, str]] = {}
-    missing: dict[Path, list[str]] = {}
+    sources: dict[str, dict[str, str]] = {}
+    missing: dict[Path, list[str]] = {}  # parts in words, by the path that is looked for
     for benchmark in chosen:
         for part, source in benchmark.sources.items():
             if parts and part not in parts:
                 continue
             name = local_copy(source)
-            if name is None and source.fetched and source.name is not None:
-                package = "beir" if source.name.startswith(BEIR) else "ir_datasets"
-                name = source.name if installed(package) else None
+            if name is None:
+                name = _downloadable_name(source)
             if name is not None:
-                found.setdefault(benchmark.name, {})[part] = name
+                sources.setdefault(benchmark.name, {})[part] = name
             else:
-                place = cache_folder() / source.paths[0]
-                missing.setdefault(place, []).append(f"{part} of {benchmark.name}")
+                path = cache_folder() / source.paths[0]
+                missing.setdefault(path, []).append(f"{part} of {benchmark.name}")
     if missing:
-        listed = ", ".join(f"{place} ({', '.join(lacks)})" for place, lacks in missing.items())
+        listed = ", ".join(f"{path} ({', '.join(lacking)})" for path, lacking in missing.items())
         hint = "put them there, or pip install ir_datasets beir for what is public"
         raise UsageError(f"not on this disk: {listed}", hint)
-    return found
+    return sources
+
+
+def _downloadable_name(source: Source) -> str | None:
+    """Return the name by which a source is downloaded; None if it is not, or lacks its package."""
+    if source.name is None or not source.fetched:
+        return None
+    package = "beir" if source.name.startswith(BEIR) else "ir_datasets"
+    return source.name if installed(package) else None

@@ -46,8 +46,9 @@ def read_errors(path: str | Path) -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(path, None, "nothing", "a file") from None
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        found, hint = f"a compressed file that breaks off ({error})", "fetch or write it again"
-        raise InputError(path, None, found, "a whole gzip file", hint) from None
+        found = f"a compressed file that breaks off ({error})"
+        expected = "a whole gzip file"
+        raise InputError(path, None, found, expected, "fetch or write it again") from None
     except OSError as error:
         found = f"a file that cannot be read ({error.strerror or error})"
         raise InputError(path, None, found, "a readable file") from None
@@ -61,30 +62,38 @@ class _PipeCopies:
     """
 
     def __init__(self, scratch_folder: Callable[[str], AbstractContextManager[Path]]) -> None:
-        self._scratch_folder, self._ended = scratch_folder, ExitStack()
-        self.close = self._ended.close
+        self._scratch_folder = scratch_folder
+        self._folders = ExitStack()  # removes the folder of the copies
         self._folder: Path | None = None  # made for the first pipe
         self._copies: dict[tuple[int, int], Path] = {}
         self._lock = Lock()
 
+    def close(self) -> None:
+        """Remove the copies."""
+        self._folders.close()
+
     def copy_of(self, path: Path) -> Path:
         """Return the copy of a pipe, which is read to its end the first time."""
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-            problem = f"{path} is a pipe, which several processes cannot read"
-            raise UsageError(problem, "write it to a file first")
+            message = f"{path} is a pipe, which several processes cannot read"
+            raise UsageError(message, "write it to a file first")
         with self._lock:
             status = path.stat()
-            key = status.st_dev, status.st_ino
+            key = (status.st_dev, status.st_ino)
             if key not in self._copies:
-                if self._folder is None:
-                    self._folder = self._ended.enter_context(self._scratch_folder("pipes"))
-                copy = self._folder / str(len(self._copies))
-                with read_errors(path):
-                    pipe = path.open("rb")
-                with pipe, write_errors(copy), copy.open("wb") as out:
-                    shutil.copyfileobj(pipe, out)
-                self._copies[key] = copy
+                self._copies[key] = self._copy(path)
             return self._copies[key]
+
+    def _copy(self, path: Path) -> Path:
+        """Copy a pipe; return the copy."""
+        if self._folder is None:
+            self._folder = self._folders.enter_context(self._scratch_folder("pipes"))
+        copy = self._folder / str(len(self._copies))
+        with read_errors(path):
+            pipe = path.open("rb")
+        with pipe, write_errors(copy), copy.open("wb") as out:
+            shutil.copyfileobj(pipe, out)
+        return copy
 
 
 _pipe_copies: _PipeCopies | None = None  # None while no command runs
@@ -143,20 +152,23 @@ def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, byte
     """Yield (line number from 1, line) of an open input, without line ends and byte-order mark."""
     with read_errors(path):
         for number, line in enumerate(handle, start=1):
-            yield number, (line.removeprefix(BOM) if number == 1 else line).rstrip(b"\r\n")
+            text = line.removeprefix(BOM) if number == 1 else line
+            yield number, text.rstrip(b"\r\n")
 
 
 class _Chunks(io.RawIOBase):
     """An input of bytes that come in chunks, of which none is empty."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks, self._rest = iter(chunks), memoryview(b"")
+        self._chunks = iter(chunks)
+        self._rest = memoryview(b"")  # of a chunk
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._rest = self._rest or memoryview(next(self._chunks, b""))
+        if not self._rest:
+            self._rest = memoryview(next(self._chunks, b""))
         data = self._rest[: len(buffer)]
         buffer[: len(data)] = data
         self._rest = self._rest[len(data) :]
@@ -170,7 +182,9 @@ def open_ahead(
     """Yield the first bytes of an input, and the input from its start; without byte-order mark."""
     with open_binary(path, part) as handle:
         head = read_all(handle, path, size).removeprefix(BOM)
-        chunks = chain([head] if head else [], iter(partial(handle.read, 1 << 16), b""))
+        chunks = iter(partial(handle.read, 1 << 16), b"")
+        if head:
+            chunks = chain([head], chunks)
         yield head, io.BufferedReader(_Chunks(chunks), 1 << 16)
 
 
@@ -182,7 +196,8 @@ def read_all(handle: BinaryIO, path: str | Path, size: int = -1) -> bytes:
 
 def read_text_lines(path: str | Path, handle: BinaryIO | None = None) -> Iterator[tuple[int, str]]:
     """Yield the numbered lines of a file, or of an open input, decoded from UTF-8."""
-    with open_binary(path) if handle is None else nullcontext(handle) as opened:
+    source = open_binary(path) if handle is None else nullcontext(handle)
+    with source as opened:
         yield from decode_lines(number_lines(opened, path), path)
 
 
@@ -231,16 +246,14 @@ def write_errors(path: str | Path) -> Iterator[None]:
 
 def temporary_beside(target: Path) -> Path:
     """Return a new hidden path beside `target`, which `is_temporary` recognises."""
-    whole = target.absolute()
-    return whole.with_name(f".{whole.name}.{secrets.token_hex(4)}.part")
+    path = target.absolute()
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
 
 
 def is_temporary(path: Path) -> bool:
     """Return whether a name is one that denserk gives to unfinished files, folders and locks."""
-    return (
-        re.fullmatch(rf"\..+(\.[0-9a-f]{{8}}\.part|{re.escape(LOCK_SUFFIX)})", path.name)
-        is not None
-    )
+    pattern = rf"\..+(\.[0-9a-f]{{8}}\.part|{re.escape(LOCK_SUFFIX)})"
+    return re.fullmatch(pattern, path.name) is not None
 
 
 def is_special(path: Path) -> bool:
@@ -287,10 +300,11 @@ def whole_binary(path: str | Path, *, flush: bool = True) -> Iterator[BinaryIO]:
                     yield special
                 return
             with temporary.open("xb") as raw:
-                is_packed = target.suffix == ".gz"
-                packed = gzip.GzipFile("", "wb", 6, raw, mtime=0) if is_packed else nullcontext(raw)
-                with packed as out:
-                    yield cast(BinaryIO, out)
+                if target.suffix == ".gz":
+                    with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
+                        yield cast(BinaryIO, packed)
+                else:
+                    yield raw
                 raw.flush()
                 if flushes:
                     os.fsync(raw.fileno())
@@ -316,16 +330,20 @@ def whole_text(path: str | Path) -> Iterator[TextIO]:
 
 def write_lines(path: str | Path, lines: Iterable[str], header: str = "") -> int:
     """Write a header and lines, which include their line ends; return the number of lines."""
+    count = 0
     with whole_text(path) as out:
         out.write(header)
-        return sum(1 for _ in map(out.write, lines))
+        for line in lines:
+            out.write(line)
+            count += 1
+    return count
 
 
-def log_losses(losses: Mapping[str, int], form: str) -> None:
+def log_losses(losses: Mapping[str, int], format_name: str) -> None:
     """Report what an output lacks because its format has no place for it."""
     listed = ", ".join(f"{name}: {number:,}" for name, number in losses.items() if number)
     if listed:
-        logger.info(f"left out, as {form} has no place for them: {listed}")
+        logger.info(f"left out, as {format_name} has no place for them: {listed}")
 
 
 def read_file(path: str | Path) -> bytes:
@@ -336,19 +354,26 @@ def read_file(path: str | Path) -> bytes:
 
 def write_rows(path: str | Path, rows: Iterable[Sequence[str]], delimiter: str = ",") -> int:
     """Write rows of CSV; return their number."""
+    count = 0
     with whole_text(path) as out:
         writer = csv.writer(out, delimiter=delimiter, lineterminator="\n")
-        return sum(1 for _ in map(writer.writerow, rows))
+        for row in rows:
+            writer.writerow(row)
+            count += 1
+    return count
 
 
 def first_line(head: bytes) -> bytes:
     """Return the first line of a file's beginning that is not blank, without its end."""
-    return next((line.rstrip(b"\r") for line in head.split(b"\n") if line.strip()), b"")
+    for line in head.split(b"\n"):
+        if line.strip():
+            return line.rstrip(b"\r")
+    return b""
 
 
 def is_json(start: bytes) -> bool:
     """Return whether a file that begins with this line is JSON: lines, an array or one object."""
-    return start.lstrip()[:1] in (b"{", b"[")
+    return start.lstrip().startswith((b"{", b"["))
 
 
 def is_number(text: str) -> bool:
@@ -361,8 +386,8 @@ def is_number(text: str) -> bool:
 
 def peek(items: Iterator[T]) -> tuple[T | None, Iterator[T]]:
     """Return the first item of an iterator, and an iterator over all items."""
-    for first in items:
-        return first, chain([first], items)
+    for first_item in items:
+        return first_item, chain([first_item], items)
     return None, items
 
 
@@ -372,14 +397,19 @@ def display_name(path: str | Path) -> str:
 
 
 def some(names: Iterable[str]) -> str:
-    """Return the first three names, quoted, for a message."""
-    first = list(islice(names, 4))
-    return ", ".join(map(repr, first[:3])) + (", ..." if len(first) > 3 else "")
+    """Return the first three names, quoted, for a message.
+
+    >>> print(some(["a", "b"]), "and", some(["a", "b", "c", "d"]))
+    'a', 'b' and 'a', 'b', 'c', ...
+    """
+    beginning = list(islice(names, 4))
+    quoted = ", ".join(map(repr, beginning[:3]))
+    return f"{quoted}, ..." if len(beginning) > 3 else quoted
 
 
 def columns(count: int) -> str:
     """Return a number of columns for a message: "1 column", "4 columns"."""
-    return f"{count} column{'s' * (count != 1)}"
+    return "1 column" if count == 1 else f"{count} columns"
 
 
 def one_line(text: str) -> str:
@@ -394,15 +424,23 @@ def with_single_spaces(text: str) -> str:
 
 def quote(field: str) -> str:
     """Quote a column that would otherwise be read as a quoted one."""
-    return '"' + field.replace('"', '""') + '"' if field.startswith('"') else field
+    if not field.startswith('"'):
+        return field
+    doubled = field.replace('"', '""')
+    return f'"{doubled}"'
 
 
 def unquote(field: str) -> str:
-    """Undo the quoting of a column that a CSV writer may have quoted."""
+    """Undo the quoting of a column that a CSV writer may have quoted.
+
+    >>> unquote('"the ""old"" river"'), unquote('"the" river')
+    ('the "old" river', '"the" river')
+    """
     if len(field) < 2 or field[0] != '"' or field[-1] != '"':
         return field
     inner = field[1:-1]
-    return field if '"' in inner.replace('""', "") else inner.replace('""', '"')
+    is_quoted = '"' not in inner.replace('""', "")
+    return inner.replace('""', '"') if is_quoted else field
 
 
 def read_rows(
@@ -413,22 +451,30 @@ def read_rows(
     If `strict`, text behind a closing quote and a quote that is never closed are errors.
     """
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_CELL))  # a limit of the process
-    numbers: list[int] = []  # of the lines of the row that is read
-
-    def texts() -> Iterator[str]:
-        for number, text in lines:
-            numbers.append(number)
-            yield text + "\n"
-
+    row_lines = _LinesOfRow(lines)
     try:
-        for row in csv.reader(texts(), delimiter=delimiter, strict=strict):
+        for row in csv.reader(row_lines, delimiter=delimiter, strict=strict):
+            line = row_lines.first_line
+            row_lines.first_line = 0
             if any(row):
-                yield numbers[0], row
-            numbers.clear()
+                yield line, row
     except csv.Error as error:
-        line = numbers[0] if numbers else None
         found = f"a row that is not quoted as CSV ({error})"
-        raise InputError(path, line, found, expected) from None
+        raise InputError(path, row_lines.first_line or None, found, expected) from None
+
+
+class _LinesOfRow:
+    """The lines of CSV, with the number of the first one that was read of a row."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+        self.first_line = 0  # the reader sets it back after each row
+
+    def __iter__(self) -> Iterator[str]:
+        for number, text in self._lines:
+            if self.first_line == 0:
+                self.first_line = number
+            yield text + "\n"
 
 
 def read_table(
@@ -441,16 +487,17 @@ def read_table(
     first_row = next(rows, None)
     if first_row is None:
         return
-    line, cells = first_row
-    names = [name.strip() for name in cells]
+    header_line, header_cells = first_row
+    names = [cell.strip() for cell in header_cells]
     for name, count in Counter(names).items():
         if name and count > 1:
-            raise InputError(path, line, f"the column {name[:80]} twice", "each column once")
+            found = f"the column {name[:80]} twice"
+            raise InputError(path, header_line, found, "each column once")
     for line, cells in rows:
         if len(cells) != len(names):
+            header = ascii(", ".join(names)[:200])[1:-1]  # without quotes
             found = f"{columns(len(cells))} between {signs[delimiter]}"
-            header = ", ".join(names)[:200]
-            expected = f"{len(names)}, as in the first row: {ascii(header)[1:-1]}"
+            expected = f"{len(names)}, as in the first row: {header}"
             raise InputError(path, line, found, expected)
         yield line, dict(zip(names, cells, strict=True))
 
@@ -462,7 +509,10 @@ class ScratchRecords:
         self.path = path
         self._file = path.open("w+b", buffering=1 << 20)
         self._ends = array("q", [0])
-        self.close = self._file.close
+
+    def close(self) -> None:
+        """Close the file; it stays."""
+        self._file.close()
 
     def __len__(self) -> int:
         return len(self._ends) - 1
@@ -475,5 +525,6 @@ class ScratchRecords:
 
     def __getitem__(self, number: int) -> bytes:
         self._file.flush()
-        start, end = self._ends[number], self._ends[number + 1]
-        return os.pread(self._file.fileno(), end - start, start)
+        start = self._ends[number]
+        size = self._ends[number + 1] - start
+        return os.pread(self._file.fileno(), size, start)

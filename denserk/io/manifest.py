@@ -98,22 +98,51 @@ INT8 = "int8"  # the precision of quantised models, in messages
 # them. A field whose name ends in "?" may be absent or null.
 Rule = Any
 WORDS = {str: "a string", bool: "true or false", dict: "a JSON object", list: "a JSON array"}
-COUNT, SIZE = range(2**63), range(1, 2**63)
-_MODEL: Rule = {"name?": str, "fingerprint?": str, "representation?": dict, "text?": dict}
-_MODEL |= {"queries_of?": _MODEL, "metric?": tuple(Metric)}
-_MODEL |= {"dtype?": tuple(Dtype), "head_dtype?": tuple(Dtype), "certificate?": dict}
-_MODEL |= {"backend?": (Backend.TORCH, Backend.OPENVINO)}
+COUNT = range(2**63)
+SIZE = range(1, 2**63)
+_MODEL: Rule = {
+    "name?": str,
+    "fingerprint?": str,
+    "representation?": dict,
+    "text?": dict,
+    "queries_of?": dict,  # of a model again: see below
+    "metric?": tuple(Metric),
+    "dtype?": tuple(Dtype),
+    "head_dtype?": tuple(Dtype),
+    "certificate?": dict,
+    "backend?": (Backend.TORCH, Backend.OPENVINO),
+}
+_MODEL["queries_of?"] = _MODEL
 _SIZES = {"count?": COUNT, "dimension?": SIZE, "vectors_per_passage?": SIZE}
-_ENGINE = {"engine?": tuple(Engine), "type?": str, "metric?": tuple(Metric)}
-# rules of settings and of contents, by kind
-_FIELDS: dict[Kind, tuple[Rule, Rule]] = {
-    Kind.VECTORS: (
-        {"shard_id?": COUNT, "shard_num?": SIZE, "block_size?": SIZE, "batch_tokens?": SIZE},
-        {**_SIZES, "dtype?": DTYPES, "blocks?": COUNT, "journal_sha256?": str},
+
+
+class _FieldRules(NamedTuple):
+    """The rules of the fields in two parts of a manifest."""
+
+    settings: Rule = dict
+    contents: Rule = dict
+
+
+# by kind; of other kinds, the parts are objects of any fields
+_FIELD_RULES = {
+    Kind.VECTORS: _FieldRules(
+        settings={
+            "shard_id?": COUNT,
+            "shard_num?": SIZE,
+            "block_size?": SIZE,
+            "batch_tokens?": SIZE,
+        },
+        contents={**_SIZES, "dtype?": DTYPES, "blocks?": COUNT, "journal_sha256?": str},
     ),
-    Kind.INDEX: (
-        {**_ENGINE, "factory?": str, "bm25?": dict},
-        {
+    Kind.INDEX: _FieldRules(
+        settings={
+            "engine?": tuple(Engine),
+            "type?": str,
+            "metric?": tuple(Metric),
+            "factory?": str,
+            "bm25?": dict,
+        },
+        contents={
             **_SIZES,
             "factory?": str,
             "language?": str,
@@ -121,9 +150,10 @@ _FIELDS: dict[Kind, tuple[Rule, Rule]] = {
             "bytes?": {...: COUNT},
         },
     ),
-    Kind.RUN: (dict, {"sha256?": str}),
+    Kind.RUN: _FieldRules(contents={"sha256?": str}),
 }
-EXPECTED, HINT = "a manifest that denserk wrote", "make it again with --overwrite"
+EXPECTED = "a manifest that denserk wrote"
+HINT = "make it again with --overwrite"
 
 
 def check(
@@ -136,9 +166,9 @@ def check(
         raise InputError(path, None, found, _in_words(rule), hint)
     if isinstance(rule, list):
         items = {str(number): item for number, item in enumerate(value)}
-        _check_fields(items, {...: rule[0]}, path, hint, name)
+        _check_fields(items, {...: rule[0]}, path, hint, parent=name)
     elif isinstance(rule, dict):
-        _check_fields(value, rule, path, hint, name)
+        _check_fields(value, rule, path, hint, parent=name)
 
 
 def _obeys(value: Any, rule: Rule) -> bool:
@@ -169,14 +199,17 @@ def _check_fields(
     rules: Mapping[Any, Rule],
     path: str | Path,
     hint: str | None,
-    of: str,
+    parent: str,
 ) -> None:
-    """Raise an InputError for the first field that is absent or does not obey its rule."""
+    """Raise an InputError for the first field that is absent or does not obey its rule.
+
+    `parent` is the name of the field that has these fields, "" for the whole value.
+    """
     if ... in rules:
         rules = dict.fromkeys(values, rules[...])
     for key, rule in rules.items():
         field = key.removesuffix("?")
-        name = f"{of}.{field}"[:SHOWN] if of else field
+        name = f"{parent}.{field}"[:SHOWN] if parent else field
         if values.get(field) is not None:
             check(values[field], rule, path, hint, name)
         elif not key.endswith("?"):
@@ -199,7 +232,8 @@ def as_written(manifest: Manifest, folder: str | Path | None) -> dict[str, Any]:
 
     Without a folder, as in a stream, the names stay as they are.
     """
-    settings, made_from = manifest.settings, manifest.made_from
+    settings = manifest.settings
+    made_from = manifest.made_from
     marker = {}
     if folder is not None:
         marker = {recorded.MARK: recorded.RELATIVE}
@@ -223,16 +257,19 @@ def encoded(manifest: Manifest, folder: str | Path | None) -> bytes:
     return orjson.dumps(written, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
 
-def decoded(data: bytes | str, where: str | Path, names_from: str | Path | None = None) -> Manifest:
-    """Parse a manifest; `where` names it in errors.
+def decoded(
+    data: bytes | str, source: str | Path, names_from: str | Path | None = None
+) -> Manifest:
+    """Parse a manifest; `source` names it in errors.
 
     Its names become paths, those of a file at `names_from`; without it they stay as they are.
     """
     try:
         values = orjson.loads(data)
     except ValueError as error:
-        raise InputError(where, None, f"text that is not JSON ({error})", EXPECTED, HINT) from None
-    _check_manifest(values, where)
+        found = f"text that is not JSON ({error})"
+        raise InputError(source, None, found, EXPECTED, HINT) from None
+    _check_manifest(values, source)
     manifest = Manifest(
         kind=Kind(values["kind"]),
         complete=values["complete"],
@@ -252,7 +289,7 @@ def decoded(data: bytes | str, where: str | Path, names_from: str | Path | None 
     )
 
 
-def _check_manifest(values: Any, where: str | Path) -> None:
+def _check_manifest(values: Any, source: str | Path) -> None:
     """Raise an InputError for the first field of a manifest that is absent or wrong."""
     rules_of_all = {
         "kind": tuple(Kind),
@@ -260,38 +297,38 @@ def _check_manifest(values: Any, where: str | Path) -> None:
         "version": str,
         f"{recorded.MARK}?": (recorded.RELATIVE,),
     }
-    check(values, rules_of_all, where, HINT)
-    settings_rule, contents_rule = _FIELDS.get(values["kind"], (dict, dict))
+    check(values, rules_of_all, source, HINT)
+    field_rules = _FIELD_RULES.get(values["kind"], _FieldRules())
     rules_of_kind = {
-        "settings": settings_rule,
+        "settings": field_rules.settings,
         "made_from": {"model?": _MODEL},
-        "contents": contents_rule,
+        "contents": field_rules.contents,
     }
-    check(values, rules_of_kind, where, HINT)
+    check(values, rules_of_kind, source, HINT)
 
 
-def read_any_manifest(where: str | Path) -> Manifest:
+def read_any_manifest(file: str | Path) -> Manifest:
     """Read a manifest file of any kind, complete or not."""
-    return decoded(read_file(where), where, where)
+    return decoded(read_file(file), source=file, names_from=file)
 
 
 def write_manifest(path: str | Path, manifest: Manifest) -> None:
     """Write the manifest of a folder or file."""
-    where = beside(path)
-    with whole_binary(where) as handle:
-        handle.write(encoded(manifest, where.parent))
+    manifest_file = beside(path)
+    with whole_binary(manifest_file) as handle:
+        handle.write(encoded(manifest, manifest_file.parent))
 
 
 def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> Manifest:
     """Read the manifest of a folder or file, which must be of a `kind`, and complete by default."""
-    where = beside(path)
-    if not os.path.lexists(where):
+    manifest_file = beside(path)
+    if not os.path.lexists(manifest_file):
         refuse_being_written(path)
         if not os.path.lexists(path):
             raise UsageError(f"{path}: no such file or folder")
         message = f"{path} has no {NAME}: it is not {kind.noun} that denserk wrote"
         raise UsageError(message, kind.remedy)
-    manifest = read_any_manifest(where)
+    manifest = read_any_manifest(manifest_file)
     if manifest.kind is not kind:
         message = f"{path} is {manifest.kind.noun}, not {kind.noun}"
         raise MismatchError(message, kind.remedy)
@@ -410,12 +447,12 @@ def corpora_of(manifest: Manifest | None) -> Iterator[CorpusSource]:
 
 
 def bm25_language(manifest: Manifest | None) -> str | None:
-    """Return the language of a BM25 index: the one that was found, named, or neither."""
+    """Return the language of a BM25 index: the one that was detected, named, or neither."""
     if manifest is None:
         return None
-    found: str | None = manifest.contents.get("language")
-    given: str | None = manifest.settings.get("bm25", {}).get("language")
-    return given if found is None else found
+    detected_language: str | None = manifest.contents.get("language")
+    named_language: str | None = manifest.settings.get("bm25", {}).get("language")
+    return named_language if detected_language is None else detected_language
 
 
 def indexes_of(made_from: Part) -> list[Mapping[str, Any]]:
@@ -437,15 +474,15 @@ def corpora_of_run(run: str | Path) -> Iterator[CorpusSource]:
     pending: list[str | Path] = [run]
     visited = set()
     while pending:
-        where = beside(pending.pop())
-        if where in visited or not where.is_file():
+        run_manifest = beside(pending.pop())
+        if run_manifest in visited or not run_manifest.is_file():
             continue
-        visited.add(where)
-        made_from = read_any_manifest(where).made_from
+        visited.add(run_manifest)
+        made_from = read_any_manifest(run_manifest).made_from
         for index in indexes_of(made_from):
-            manifest_file = beside(index.get("name") or "")
-            if manifest_file.is_file():
-                yield from corpora_of(read_any_manifest(manifest_file))
+            index_manifest = beside(index.get("name") or "")
+            if index_manifest.is_file():
+                yield from corpora_of(read_any_manifest(index_manifest))
         for source in runs_of(made_from):
             pending.append(source.get("name") or "")
 
@@ -472,21 +509,21 @@ def training_files(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def refuse_other_model(
-    first: Description | None, second: Description | None, vectors: str, hint: str
+    model: Description | None, other_model: Description | None, vectors: str, hint: str
 ) -> None:
     """Raise a MismatchError for vectors of two models or encodings, if both are known.
 
     `vectors` names them in the message: "the index idx and the queries q".
     """
-    if first is None or second is None:
+    if model is None or other_model is None:
         return
     phrases = []
-    if first.get("fingerprint") != second.get("fingerprint"):
-        phrases.append(f"other weights: {first.get('name')} and {second.get('name')}")
-    int8_texts = {model["int8"].get("sha256") for model in (first, second) if model.get("int8")}
-    if len(int8_texts) > 1:
+    if model.get("fingerprint") != other_model.get("fingerprint"):
+        phrases.append(f"other weights: {model.get('name')} and {other_model.get('name')}")
+    is_int8 = model.get("int8") and other_model.get("int8")
+    if is_int8 and model["int8"].get("sha256") != other_model["int8"].get("sha256"):
         phrases.append("int8 calibrated on other texts")
-    phrases += differences(_passage_encoding(first), _passage_encoding(second))
+    phrases += differences(_passage_encoding(model), _passage_encoding(other_model))
     if phrases:
         raise MismatchError(f"{vectors} were encoded differently: {'; '.join(phrases)}", hint)
 

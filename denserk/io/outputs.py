@@ -23,15 +23,30 @@ from denserk.io import files
 from denserk.io.durability import flush_names, flush_tree, make_folder
 from denserk.io.locks import locked, real_path
 
-MANIFEST, TRAINING, MODEL = "manifest.json", "training.json", "denserk.json"
+MANIFEST = "manifest.json"
+TRAINING = "training.json"
+MODEL = "denserk.json"
 MODEL_CONFIG = "config.json"
 EXPORT = ".denserk"  # lists the files of a folder in another tool's format
 SCRATCH = "denserk-"  # prefix of temporary folders
 JOURNALS = "blocks*.jsonl"  # of a folder that is written block by block
 CONFIG = "config.yaml"  # of a training run whose data is prepared
 TRAINING_SUFFIX = ".training"  # of the folder beside a model's in which its training works
+# folders in which a training run works: see training/run_folder.py
+CHECKPOINTS = "checkpoints"
+BEST = "best"
+STEPS = "steps"
+START = "start"
+DATA = "training-data"
+DEV_DATA = "dev-data"
+GUIDE_DATA = "guide-data"
+LOGS = "logs"
+WORK_FOLDERS = (CHECKPOINTS, BEST, STEPS, START, DATA, DEV_DATA, GUIDE_DATA, LOGS)
 # errors of a rename that tell that a folder stays where it is: a mount point, a closed parent
 NOT_RENAMED = (errno.EBUSY, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
+# Linux's, for renameat2
+AT_FDCWD = -100  # names are relative to the working folder
+RENAME_EXCHANGE = 2
 TAKEN = (
     "add --overwrite to replace it, --resume to continue it if the command was interrupted, "
     "or choose another output"
@@ -55,8 +70,8 @@ TRAINING_FILES = f"""
     manifest.json *.npy *.bin *.arrow
 """
 # patterns of folders below a model folder or the folder of a training run
-FOLDERS = """
-    checkpoints checkpoint-* best steps step-* start logs training-data dev-data guide-data
+FOLDERS = f"""
+    {" ".join(WORK_FOLDERS)} checkpoint-* step-*
     scratch .saving query document adapter [0-9]_*
 """
 
@@ -77,7 +92,7 @@ MARKS = {
 }
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json_object(path: Path) -> dict[str, Any]:
     """Return the JSON object of a file; an empty one if it holds none."""
     try:
         content = json.loads(path.read_bytes())
@@ -89,7 +104,7 @@ def _json(path: Path) -> dict[str, Any]:
 def _marker(folder: Path) -> str | None:
     """Return the file that marks a folder of denserk's, or None."""
     for name, mark in MARKS.items():
-        if mark.keys <= _json(folder / name).keys():
+        if mark.keys <= _json_object(folder / name).keys():
             return name
     return None
 
@@ -141,7 +156,7 @@ def _folder_patterns(folder: Path, marker: str | None) -> list[str]:
 
 def _exported_files(folder: Path) -> list[str]:
     """Return the names that the list of an export has; none if it is no list of names."""
-    names = _json(folder / EXPORT).get("files")
+    names = _json_object(folder / EXPORT).get("files")
     if not isinstance(names, list):
         return []
     return [name for name in names if isinstance(name, str)]
@@ -172,7 +187,7 @@ def _is_failed_start(folder: Path, items: Sequence[Path]) -> bool:
     """Return whether a folder holds nothing but the record of a training run that did not begin."""
     if [item.name for item in items] != [TRAINING]:
         return False
-    return _json(folder / TRAINING).keys() == {"versions"}
+    return _json_object(folder / TRAINING).keys() == {"versions"}
 
 
 def unfinished_folder(output: str | Path) -> Path:
@@ -237,9 +252,9 @@ def _put_aside(target: Path) -> None:
         _empty_in_place(target)
         return
     try:
-        old = replaced_folder(target)
-        old.mkdir()
-        _exchange(old, target)
+        old_folder = replaced_folder(target)
+        old_folder.mkdir()  # empty, until it is exchanged with the target
+        _exchange(old_folder, target)
         flush_names(target.parent)  # before the old folder is removed
     except OSError as error:
         if error.errno not in NOT_RENAMED:
@@ -250,7 +265,7 @@ def _put_aside(target: Path) -> None:
 
 def _empty_in_place(target: Path) -> None:
     """Remove what an old folder holds; its readers learn first that it is unfinished."""
-    _mark_unfinished(target, _json(target / MANIFEST))
+    _mark_unfinished(target, _json_object(target / MANIFEST))
     _empty(target)
 
 
@@ -262,10 +277,10 @@ def replaced_folder(target: str | Path) -> Path:
 
 def discard_replaced(target: str | Path) -> None:
     """Remove the old folder that `prepare_folder` has put aside, if there is one."""
-    old = replaced_folder(target)
-    if old.is_dir():
+    old_folder = replaced_folder(target)
+    if old_folder.is_dir():
         with suppress(OSError):  # it is in nobody's way
-            remove_folder(old, like=real_path(target))
+            remove_folder(old_folder, like=real_path(target))
 
 
 def remove_folder(folder: Path, *, like: Path | None = None) -> None:
@@ -342,20 +357,26 @@ def _holds_working_folder(target: Path) -> bool:
     return working_folder.is_relative_to(real_path(target))
 
 
-def _replace_folder(target: Path, new: Path) -> None:
+def _replace_folder(target: Path, new_folder: Path) -> None:
     """Put a new folder in the place of the target, atomically where the file system can."""
     if not target.exists():
-        new.replace(target)
+        new_folder.replace(target)
         return
-    if new.parent != target:
-        try:
-            _exchange(new, target)
-        except OSError as error:
-            if error.errno not in NOT_RENAMED:
-                raise
-        else:
-            return
-    _refill(target, new)
+    is_inside = new_folder.parent == target  # built there, as the target cannot be renamed
+    if not is_inside and _exchange_if_possible(new_folder, target):
+        return
+    _refill(target, new_folder)
+
+
+def _exchange_if_possible(hidden: Path, target: Path) -> bool:
+    """Exchange the names of two folders; return whether the target can be renamed."""
+    try:
+        _exchange(hidden, target)
+    except OSError as error:
+        if error.errno not in NOT_RENAMED:
+            raise
+        return False
+    return True
 
 
 def _exchange(hidden: Path, target: Path) -> None:
@@ -376,35 +397,36 @@ def _exchange(hidden: Path, target: Path) -> None:
     aside.replace(hidden)
 
 
-def _exchanged_at_once(one: Path, other: Path) -> bool:
+def _exchanged_at_once(hidden: Path, target: Path) -> bool:
     """Exchange the names of two folders by renameat2; return whether the system could."""
-    working_directory, exchange = -100, 2  # Linux's AT_FDCWD and RENAME_EXCHANGE
-    rename = getattr(ctypes.CDLL(None), "renameat2", None)
-    if rename is None:
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)
+    if renameat2 is None:
         return False
-    source, target = os.fsencode(one), os.fsencode(other)
-    status = rename(working_directory, source, working_directory, target, exchange)
+    hidden_name = os.fsencode(hidden)
+    target_name = os.fsencode(target)
+    status = renameat2(AT_FDCWD, hidden_name, AT_FDCWD, target_name, RENAME_EXCHANGE)
     return bool(status == 0)
 
 
-def _refill(target: Path, new: Path) -> None:
+def _refill(target: Path, new_folder: Path) -> None:
     """Move the files of a new folder into one that stays in its place, such as a mount point.
 
     Readers reject it meanwhile: its manifest says that it is unfinished, and is replaced last; so
     is the config.json of a model.
     """
-    keep = [new.name, training_folder(target).name]
-    if (new / MANIFEST).exists():
-        _mark_unfinished(target, _json(new / MANIFEST))
-        keep.append(MANIFEST)
-    _empty(target, keep)
-    items = [item for item in new.iterdir() if item.name != MANIFEST]
-    items.sort(key=lambda item: item.name == MODEL_CONFIG)
+    names_to_keep = [new_folder.name, training_folder(target).name]
+    new_manifest = new_folder / MANIFEST
+    if new_manifest.exists():
+        _mark_unfinished(target, _json_object(new_manifest))
+        names_to_keep.append(MANIFEST)
+    _empty(target, names_to_keep)
+    items = [item for item in new_folder.iterdir() if item.name != MANIFEST]
+    items.sort(key=lambda item: item.name == MODEL_CONFIG)  # it comes last
     for item in items:
         shutil.move(item, target / item.name)
     flush_names(target)  # before the manifest says that the folder is complete
-    if (new / MANIFEST).exists():
-        shutil.move(new / MANIFEST, target / MANIFEST)
+    if new_manifest.exists():
+        shutil.move(new_manifest, target / MANIFEST)
     flush_names(target)
 
 
@@ -415,17 +437,17 @@ def _mark_unfinished(folder: Path, manifest: Mapping[str, Any]) -> None:
             out.write(json.dumps({**manifest, "complete": False}).encode())
 
 
-def _empty(folder: Path, keep: Sequence[str] = ()) -> None:
+def _empty(folder: Path, names_to_keep: Sequence[str] = ()) -> None:
     """Remove what is in a folder, in an order that a power cut keeps.
 
     A model without config.json does not load: it goes first. What marks the folder as denserk's
     goes last.
     """
     config = folder / MODEL_CONFIG
-    if config.name not in keep and config.is_file():
+    if config.name not in names_to_keep and config.is_file():
         config.unlink()
         flush_names(folder)
-    items = [item for item in folder.iterdir() if item.name not in keep]
+    items = [item for item in folder.iterdir() if item.name not in names_to_keep]
     marks = [item for item in items if item.name in MARKS]
     for item in items:
         if item in marks or item.name.endswith(files.LOCK_SUFFIX):
@@ -445,13 +467,13 @@ def holds_work(folder: Path, *, with_data: bool = False) -> bool:
     Work is a block, a checkpoint, a training run whose data is prepared, or, `with_data`, the first
     part of the data.
     """
-    if _json(folder / MANIFEST).get("complete") is True:
+    if _json_object(folder / MANIFEST).get("complete") is True:
         return True
     if _holds_blocks(folder) or _holds_checkpoints(folder):
         return True
     if (folder / CONFIG).exists() or (folder / EXPORT).exists():
         return True
-    if with_data and holds_work(folder / "training-data"):
+    if with_data and holds_work(folder / DATA):
         return True
     return _holds_runs(folder)
 
@@ -463,7 +485,7 @@ def _holds_blocks(folder: Path) -> bool:
 
 def _holds_checkpoints(folder: Path) -> bool:
     """Return whether a folder of a training run has a checkpoint."""
-    return any((folder / "checkpoints").glob("checkpoint-*"))
+    return any((folder / CHECKPOINTS).glob("checkpoint-*"))
 
 
 def _holds_runs(folder: Path) -> bool:
@@ -550,8 +572,8 @@ def _clean_up(
     for folder in free_folders:
         _remove_started(folder.path, interrupted=is_interrupted, existed=folder.existed)
     if stop is not None:
-        kept = filter(None, map(_resumable_work, targets))
-        stop.kept = ", ".join(map(str, kept))
+        work_paths = filter(None, map(_resumable_work, targets))
+        stop.kept = ", ".join(map(str, work_paths))
 
 
 def _refuse_existing_file(target: Path) -> None:
@@ -575,21 +597,21 @@ def is_free(path: Path) -> bool:
 
 def _put_back(target: Path) -> None:
     """Put an old folder back in its place if the new one there holds no finished work."""
-    old = replaced_folder(target)
-    new = real_path(target)
-    if not old.is_dir() or holds_work(new):
+    old_folder = replaced_folder(target)
+    new_folder = real_path(target)
+    if not old_folder.is_dir() or holds_work(new_folder):
         return
-    if os.path.lexists(new):
+    if os.path.lexists(new_folder):
         # a killed process left the old one, and the user has put something else there
-        is_of_user = not new.is_dir() or any(foreign_items(new))
+        is_of_user = not new_folder.is_dir() or any(foreign_items(new_folder))
         if is_of_user:
             return
     with files.write_errors(target):
-        if new.exists():
-            _exchange(old, new)
+        if new_folder.exists():
+            _exchange(old_folder, new_folder)
         else:
-            old.replace(new)
-        flush_names(new.parent)
+            old_folder.replace(new_folder)
+        flush_names(new_folder.parent)
     discard_replaced(target)
 
 
@@ -602,8 +624,8 @@ def _remove_started(folder: Path, *, interrupted: bool, existed: bool = False) -
     if not folder.is_dir() or holds_work(folder, with_data=interrupted):
         return
     for depth in ("corpora/*/*", "corpora/*", "corpora"):  # of a benchmark, the innermost first
-        for part in folder.glob(depth):
-            _remove_started(part, interrupted=interrupted)
+        for started_folder in folder.glob(depth):
+            _remove_started(started_folder, interrupted=interrupted)
     if next(foreign_items(folder), None) is not None:
         return
     with suppress(OSError):
@@ -616,7 +638,7 @@ def _resumable_work(target: Path) -> Path | None:
     """Return where the work is that --resume continues, None if there is none."""
     if unfinished_folder(target).is_dir():
         return target
-    if _json(target / MANIFEST).get("complete") is False or _holds_checkpoints(target):
+    if _json_object(target / MANIFEST).get("complete") is False or _holds_checkpoints(target):
         return target
     if _holds_checkpoints(training_folder(target)):
         return training_folder(target)
@@ -671,7 +693,8 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
             shutil.rmtree(path.parent, ignore_errors=True)
     with files.write_errors(root):
         folder = Path(mkdtemp(prefix=f"{SCRATCH}{purpose}-"))
-    lock, content = folder / "new", folder / "files"
+    lock = folder / "new"
+    content = folder / "files"
     try:
         with lock.open("wb") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)

@@ -45,7 +45,7 @@ def is_cached(model: str) -> bool:
     from huggingface_hub import try_to_load_from_cache  # slow to import
 
     paths = [try_to_load_from_cache(model, name) for name in CACHED_WEIGHTS]
-    return any(isinstance(path, str) for path in paths)
+    return any(isinstance(path, str) for path in paths)  # else None, or a mark of no such file
 
 
 def package_folder(packaged: PackagedModel) -> Path | None:

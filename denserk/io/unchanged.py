@@ -14,7 +14,9 @@ def checksum(source: str | Path) -> Any:
     if path.is_dir():
         files = sorted(item for item in path.rglob("*") if item.is_file())
         return {str(item.relative_to(path)): file_sha256(item) for item in files}
-    return file_sha256(path) if path.is_file() else None
+    if path.is_file():
+        return file_sha256(path)
+    return None
 
 
 def changed(source: str | Path, change: str = "") -> MismatchError:

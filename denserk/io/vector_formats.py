@@ -18,9 +18,9 @@ import mmap
 import pickle
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
@@ -51,23 +51,33 @@ class VectorBlock(NamedTuple):
     texts: list[str] | None = None
 
 
-def refuse_non_finite(where: str | Path, ids: Sequence[str], vectors: Vectors) -> None:
+def refuse_non_finite(source: str | Path, ids: Sequence[str], vectors: Vectors) -> None:
     """Reject (n * vectors per passage, D) vectors with NaN or infinity, by the first of n ids."""
     finite = np.isfinite(vectors).all(axis=1)
-    if not finite.all():
-        first = ids[int(np.argmin(finite)) * len(ids) // len(vectors)]
-        found = f"a vector of {first} that is not finite in {vectors.dtype}"
-        hint = "try --dtype float32 and --vector-dtype float32"
-        raise InputError(where, None, found, "numbers in range", hint)
+    if finite.all():
+        return
+    row = int(np.argmin(finite))
+    passage_id = ids[row * len(ids) // len(vectors)]
+    raise InputError(
+        source,
+        None,
+        found=f"a vector of {passage_id} that is not finite in {vectors.dtype}",
+        expected="numbers in range",
+        hint="try --dtype float32 and --vector-dtype float32",
+    )
 
 
 def check_dimension(block: VectorBlock, expected: int, path: str | Path) -> int:
     """Return D of a block; raise an InputError unless it is as `expected`, or that is 0."""
     dimension = int(block.vectors.shape[1])
     if expected not in (0, dimension):
-        found = f"vectors of {dimension} dimensions from {block.ids[0]} on"
-        hint = "join vectors of one model only"
-        raise InputError(path, None, found, f"{expected}, as those before", hint)
+        raise InputError(
+            path,
+            None,
+            found=f"vectors of {dimension} dimensions from {block.ids[0]} on",
+            expected=f"{expected}, as those before",
+            hint="join vectors of one model only",
+        )
     return dimension
 
 
@@ -80,12 +90,12 @@ def checked_block(
         raise InputError(path, None, found, "one vector an id")
     if vectors.dtype.kind not in "fiu":
         raise InputError(path, None, f"vectors of {vectors.dtype}", "numbers")
-    names = [identifier(value, path, None, "vector") for value in ids]
+    valid_ids = [identifier(docid, path, None, "vector") for docid in ids]
     if vectors.dtype not in (np.float16, np.float32):
         with np.errstate(over="ignore"):
             vectors = vectors.astype(np.float32)
-    refuse_non_finite(path, names, vectors)
-    return VectorBlock(names, vectors, texts)
+    refuse_non_finite(path, valid_ids, vectors)
+    return VectorBlock(valid_ids, vectors, texts)
 
 
 # JSON lines
@@ -94,63 +104,89 @@ ID_KEYS = ("id", "docid", "qid", "_id")
 MANIFEST = "denserk_manifest"
 
 
+class _JsonRow(NamedTuple):
+    """What a line of JSON holds: an id that is not checked yet, a (D,) vector and its text."""
+
+    docid: Any
+    vector: NDArray[Any]
+    text: str
+
+
 def read_json_lines(path: str | Path, handle: BinaryIO | None = None) -> Iterator[VectorBlock]:
     """Read blocks of vectors of a file, or of an open input; `path` names it in errors."""
     rows = _json_rows(path, handle)
-    while part := list(islice(rows, ROWS)):
-        ids, vectors, texts = zip(*part, strict=True)
-        yield checked_block(ids, np.stack(vectors), list(texts), path)
+    while block_rows := list(islice(rows, ROWS)):
+        ids = [row.docid for row in block_rows]
+        vectors = np.stack([row.vector for row in block_rows])
+        texts = [row.text for row in block_rows]
+        yield checked_block(ids, vectors, texts, path)
 
 
-def _json_rows(
-    path: str | Path, handle: BinaryIO | None
-) -> Iterator[tuple[Any, NDArray[Any], str]]:
-    """Yield (id, (D,) vector, contents); the first line determines D and the key of ids."""
-    key, dimension = "", 0
+def _json_rows(path: str | Path, handle: BinaryIO | None) -> Iterator[_JsonRow]:
+    """Yield the rows of a file; the first line determines D and the key of ids."""
+    id_key = ""
+    dimension = 0
     for line, record in read_objects(path, handle):
-        key = key or next((name for name in ID_KEYS if name in record), "")
-        if key not in record or "vector" not in record:
-            found = f"the keys {list_keys(record)}"
-            expected = f"{key or 'id, docid or qid'} and vector"
-            hint = None
-            if "vector" not in record:
-                hint = (
-                    "denserk encode makes vectors of texts; "
-                    "BM25 indexes texts: denserk index --type bm25 --corpus FILE"
-                )
-            raise InputError(path, line, found, expected, hint)
-        try:
-            vector = np.array(record["vector"])
-        except (ValueError, OverflowError):  # lists inside, or numbers past 64 bits
-            vector = np.array([])
-        dimension = dimension or vector.size
-        if vector.dtype.kind not in "fiu" or not dimension or vector.shape != (dimension,):
-            found = f"the vector {str(record['vector'])[:40]}"
-            raise InputError(path, line, found, f"a list of {dimension or 'some'} numbers")
+        if not id_key:
+            id_key = next((key for key in ID_KEYS if key in record), "")
+        if id_key not in record or "vector" not in record:
+            raise _missing_key(path, line, record, id_key)
+        vector = _json_vector(path, line, record["vector"], dimension)
+        dimension = len(vector)
         contents = record.get("contents")
-        yield record[key], vector, contents if isinstance(contents, str) else ""
+        yield _JsonRow(record[id_key], vector, contents if isinstance(contents, str) else "")
+
+
+def _missing_key(path: str | Path, line: int, record: Mapping[str, Any], id_key: str) -> InputError:
+    """Return the error of a record without an id or a vector."""
+    hint = None
+    if "vector" not in record:
+        hint = (
+            "denserk encode makes vectors of texts; "
+            "BM25 indexes texts: denserk index --type bm25 --corpus FILE"
+        )
+    expected = f"{id_key or 'id, docid or qid'} and vector"
+    return InputError(path, line, f"the keys {list_keys(record)}", expected, hint)
+
+
+def _json_vector(path: str | Path, line: int, values: Any, dimension: int) -> NDArray[Any]:
+    """Return a list of numbers as a (D,) array; 0 is any D."""
+    try:
+        vector = np.array(values)
+    except (ValueError, OverflowError):  # lists inside, or numbers past 64 bits
+        vector = np.array([])
+    expected = dimension or vector.size
+    is_numeric = vector.dtype.kind in "fiu"
+    if not is_numeric or vector.size == 0 or vector.shape != (expected,):
+        found = f"the vector {str(values)[:40]}"
+        raise InputError(path, line, found, f"a list of {expected or 'some'} numbers")
+    return vector
 
 
 def _write_json_lines(
-    blocks: Iterable[VectorBlock], path: str, key: str, manifest: Manifest | None
+    blocks: Iterable[VectorBlock], path: str, id_key: str, manifest: Manifest | None
 ) -> None:
-    """Write ids as `key`, vectors, and texts of passages; the first record has the manifest."""
-    extra: dict[str, Any] = {}
+    """Write ids, vectors, and texts of passages; the first record has the manifest."""
+    manifest_field: dict[str, Any] = {}
     if manifest is not None:
         folder = None if path == files.STREAM else Path(path).parent
-        extra = {MANIFEST: as_written(replace(manifest, contents={}), folder)}
+        manifest_field = {MANIFEST: as_written(replace(manifest, contents={}), folder)}
     with files.whole_binary(path) as handle:
         for block in blocks:
             texts = block.texts or [""] * len(block.ids)
-            rows = np.ascontiguousarray(block.vectors)
-            for docid, text, row in zip(block.ids, texts, rows, strict=True):
-                middle = {} if key == "qid" else {"contents": text}
-                handle.write(dump_json({key: docid, **middle, "vector": row, **extra}))
-                extra = {}
+            vectors = np.ascontiguousarray(block.vectors)
+            for docid, text, vector in zip(block.ids, texts, vectors, strict=True):
+                record = {id_key: docid}
+                if id_key != "qid":
+                    record["contents"] = text
+                record["vector"] = vector
+                handle.write(dump_json(record | manifest_field))
+                manifest_field = {}
 
 
 # Parquet
 
+PARQUET_ID_COLUMNS = ("id", "docid", "qid")
 ROWS_A_FILE = 1_000_000  # Anserini's limit
 ROW_GROUP = 65_536
 
@@ -163,14 +199,17 @@ def read_parquet(path: str | Path) -> Iterator[VectorBlock]:
     try:
         with parquet.ParquetFile(path) as file:
             names = file.schema_arrow.names
-            key = next((name for name in ID_KEYS[:3] if name in names), None)
-            if key is None or "vector" not in names:
+            id_column = next((name for name in PARQUET_ID_COLUMNS if name in names), None)
+            if id_column is None or "vector" not in names:
                 raise InputError(path, None, f"columns {', '.join(names)}", "docid and vector")
-            texts = ["contents"] if "contents" in names else []
-            for batch in file.iter_batches(ROWS, columns=[key, "vector", *texts]):
+            columns = [id_column, "vector"]
+            if "contents" in names:
+                columns.append("contents")
+            for batch in file.iter_batches(ROWS, columns=columns):
+                ids = batch.column(id_column).to_pylist()
                 vectors = np.stack(batch.column("vector").to_numpy(zero_copy_only=False))
-                contents = batch.column("contents").to_pylist() if texts else None
-                yield checked_block(batch.column(key).to_pylist(), vectors, contents, path)
+                texts = batch.column("contents").to_pylist() if "contents" in names else None
+                yield checked_block(ids, vectors, texts, path)
     except (arrow.ArrowException, OSError, TypeError, ValueError) as error:
         found = f"a broken file ({str(error).splitlines()[0]})"
         raise InputError(path, None, found, "Parquet with vectors of one length") from None
@@ -182,18 +221,20 @@ def _write_parquet(blocks: Iterable[VectorBlock], folder: Path) -> None:
     from pyarrow import parquet
 
     schema = arrow.schema({"docid": arrow.string(), "vector": arrow.list_(arrow.float32())})
-    number, room = 0, 0
-    with ExitStack() as files:
+    file_number = 0
+    rows_to_fill = 0  # of the file that is open
+    with ExitStack() as open_file:
         for ids, vectors, _ in blocks:
-            if len(ids) > room:
-                files.close()
-                where = folder / f"part-{number:05d}.parquet"
-                writer = parquet.ParquetWriter(where, schema, use_dictionary=False)
-                files.enter_context(writer)
-                number, room = number + 1, ROWS_A_FILE
+            if len(ids) > rows_to_fill:
+                open_file.close()
+                path = folder / f"part-{file_number:05d}.parquet"
+                writer = parquet.ParquetWriter(path, schema, use_dictionary=False)
+                open_file.enter_context(writer)
+                file_number += 1
+                rows_to_fill = ROWS_A_FILE
             columns = {"docid": ids, "vector": list(vectors.astype(np.float32, copy=False))}
             writer.write_table(arrow.table(columns, schema=schema), row_group_size=ROW_GROUP)
-            room -= len(ids)
+            rows_to_fill -= len(ids)
 
 
 # flat faiss: a header of 45 bytes, then float32 rows
@@ -206,27 +247,64 @@ def _write_parquet(blocks: Iterable[VectorBlock], folder: Path) -> None:
 # faiss writes an index only from memory. Written here, a flat index of any size needs the memory of
 # one block, and can be built and searched without faiss. Ids are lines of `docid` beside it.
 
-INDEX, DOCID = "index", "docid"
+INDEX = "index"
+DOCID = "docid"
 HEADER = struct.Struct("<4siqqq?iQ")
 FILLER = 1 << 20
 NO_RESERVE = 0x4000  # Linux's MAP_NORESERVE, which Python names from 3.12 on
 MAGIC = {Metric.INNER: b"IxFI", Metric.L2: b"IxF2"}
 
 
+@dataclass(frozen=True)
+class FlatHeader:
+    """What the header of a flat index says: its metric, D and N."""
+
+    metric: Metric
+    dimension: int
+    count: int
+
+    @classmethod
+    def parse(cls, data: bytes) -> "FlatHeader":
+        """Return the header in the first bytes of a file."""
+        magic, dimension, count, *_ = HEADER.unpack(data)
+        metric = next(metric for metric in MAGIC if MAGIC[metric] == magic)
+        return cls(metric, dimension, count)
+
+    def packed(self) -> bytes:
+        """Return the bytes of the header."""
+        is_trained = True
+        return HEADER.pack(
+            MAGIC[self.metric],
+            self.dimension,
+            self.count,
+            FILLER,
+            FILLER,
+            is_trained,
+            list(MAGIC).index(self.metric),
+            self.count * self.dimension,
+        )
+
+    @property
+    def file_size(self) -> int:
+        """Bytes of the whole file."""
+        return HEADER.size + 4 * self.dimension * self.count
+
+
 def write_flat(
     path: Path, metric: Metric, blocks: Iterable[tuple[Iterable[str], NDArray[np.floating]]]
 ) -> tuple[int, int]:
     """Write blocks of ids and (n, D) vectors to `path` and `docid` beside it; return (N, D)."""
-    count = dimension = 0
-    with files.whole_binary(path) as rows, files.whole_text(path.with_name(DOCID)) as lines:
-        rows.write(bytes(HEADER.size))
+    count = 0
+    dimension = 0
+    with files.whole_binary(path) as index, files.whole_text(path.with_name(DOCID)) as lines:
+        index.write(bytes(HEADER.size))  # filled in once the count is known
         for ids, vectors in blocks:
-            count, dimension = count + len(vectors), vectors.shape[1]
-            rows.write(np.ascontiguousarray(vectors, dtype="<f4").data)
+            count += len(vectors)
+            dimension = vectors.shape[1]
+            index.write(np.ascontiguousarray(vectors, dtype="<f4").data)
             lines.writelines(f"{docid}\n" for docid in ids)
-        sizes = dimension, count, FILLER, FILLER, True, [*MAGIC].index(metric), count * dimension
-        rows.seek(0)
-        rows.write(HEADER.pack(MAGIC[metric], *sizes))
+        index.seek(0)
+        index.write(FlatHeader(metric, dimension, count).packed())
     return count, dimension
 
 
@@ -239,33 +317,48 @@ def is_flat(path: Path) -> bool:
 def map_flat(path: Path) -> tuple[NDArray[np.float32], Metric]:
     """Return the memory-mapped (N, D) rows of a flat index, and their metric."""
     with files.read_errors(path), path.open("rb") as handle:
-        header, size = handle.read(HEADER.size), path.stat().st_size
-        if header[:4] not in MAGIC.values() or len(header) < HEADER.size:
-            found = f"a file that begins {header[:4]!r}"
-            raise InputError(path, None, found, "a flat index of faiss")
-        magic, dimension, count, *_ = HEADER.unpack(header)
-        expected = HEADER.size + 4 * dimension * count
-        if dimension < 1 or count < 0 or size != expected:
-            wanted = f"{expected:,}, for {count:,} vectors of {dimension} dimensions"
-            raise InputError(path, None, f"{size:,} bytes", wanted, "build the index again")
-        # private, because torch wants writable arrays; by default Linux reserves memory
-        # for changes, and rejects a file larger than the memory
-        flags = mmap.MAP_PRIVATE | (NO_RESERVE if sys.platform == "linux" else 0)
+        header = _read_flat_header(handle, path)
+        flags = mmap.MAP_PRIVATE  # torch wants writable arrays
+        if sys.platform == "linux":
+            # else Linux reserves memory for changes, and rejects a file larger than the memory
+            flags |= NO_RESERVE
         mapped = mmap.mmap(handle.fileno(), 0, flags, mmap.PROT_READ | mmap.PROT_WRITE)
-    rows = np.ndarray((count, dimension), "<f4", mapped, HEADER.size)
-    return rows, next(metric for metric, value in MAGIC.items() if value == magic)
+    rows = np.ndarray((header.count, header.dimension), "<f4", mapped, HEADER.size)
+    return rows, header.metric
 
 
-def read_flat(folder: Path, size: int = 1) -> Iterator[VectorBlock]:
-    """Read blocks of a folder with a flat `index` and `docid`; `size` vectors per passage."""
+def _read_flat_header(handle: BinaryIO, path: Path) -> FlatHeader:
+    """Return the header of an open flat index; an InputError unless it says the file's size."""
+    data = handle.read(HEADER.size)
+    file_size = path.stat().st_size
+    if data[:4] not in MAGIC.values() or len(data) < HEADER.size:
+        raise InputError(path, None, f"a file that begins {data[:4]!r}", "a flat index of faiss")
+    header = FlatHeader.parse(data)
+    if header.dimension < 1 or header.count < 0 or file_size != header.file_size:
+        sizes = f"{header.count:,} vectors of {header.dimension} dimensions"
+        raise InputError(
+            path,
+            None,
+            found=f"{file_size:,} bytes",
+            expected=f"{header.file_size:,}, for {sizes}",
+            hint="build the index again",
+        )
+    return header
+
+
+def read_flat(folder: Path, vectors_per_passage: int = 1) -> Iterator[VectorBlock]:
+    """Read blocks of a folder with a flat `index` and `docid`."""
     rows, _ = map_flat(folder / INDEX)
     lines = files.read_text_lines(folder / DOCID)
-    for start in range(0, len(rows), ROWS * size):
-        some = rows[start : start + ROWS * size]
-        ids = [line.rstrip() for _, line in islice(lines, len(some))]
-        block = checked_block(ids, some, None, folder)
-        if size > 1:  # ids end in "#" and a number
-            block = block._replace(ids=[line.rpartition("#")[0] for line in block.ids[::size]])
+    block_size = ROWS * vectors_per_passage
+    for start in range(0, len(rows), block_size):
+        vectors = rows[start : start + block_size]
+        row_names = [line.rstrip() for _, line in islice(lines, len(vectors))]
+        block = checked_block(row_names, vectors, None, folder)
+        if vectors_per_passage > 1:
+            # "d1#0", "d1#1", ...: the last "#" is denserk's, one before may be of the passage id
+            names = block.ids[::vectors_per_passage]
+            block = block._replace(ids=[name.rpartition("#")[0] for name in names])
         yield block
     if next(lines, None) is not None:
         found = f"more than {len(rows):,} ids"
@@ -275,7 +368,6 @@ def read_flat(folder: Path, size: int = 1) -> Iterator[VectorBlock]:
 # pickles
 
 QUERIES_FILE = "embedding.pkl"
-EXPECTED = "(vectors, ids), a list of (id, vector), or a frame with id, text, embedding"
 BUILTINS = "bytearray bytes complex dict float frozenset int list set slice str tuple"
 # module -> names that a pickle of vectors may call: constructors of arrays and frames
 ALLOWED = {
@@ -306,8 +398,10 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if name not in ALLOWED.get(module, "").split():
-            found = f"{module}.{name}, which no array of vectors needs"
-            raise pickle.UnpicklingError(f"it asks for {found}; do not open this file")
+            raise pickle.UnpicklingError(
+                f"it asks for {module}.{name}, which no array of vectors needs; "
+                "do not open this file"
+            )
         if module.startswith(("pandas", "pyarrow")):
             require(module.partition(".")[0], "a pickled frame")
         return super().find_class(module, name)
@@ -315,31 +409,52 @@ class _Unpickler(pickle.Unpickler):
 
 def read_pickle(path: str | Path) -> Iterator[VectorBlock]:
     """Read blocks of vectors; a pickle that calls a name that is not allowed is an InputError."""
-    ids: Any
-    vectors: Any
-    texts = None
     try:
         with files.open_binary(path) as handle:
             value = _Unpickler(handle).load()
-        if type(value).__name__ == "DataFrame":
-            ids, vectors = list(value["id"]), list(value["embedding"])
-            texts = list(map(str, value["text"])) if "text" in value.columns else None
-        elif isinstance(value, tuple | list) and isinstance(value[0], np.ndarray):
-            vectors, ids = value
-            ids = np.asarray(ids, dtype=object).reshape(-1).tolist()
-        else:
-            ids, vectors = [pair[0] for pair in value], [pair[1] for pair in value]
-        if not isinstance(vectors, np.ndarray):
-            vectors = np.stack([np.asarray(row) for row in vectors])
+        ids, vectors, texts = _pickled_vectors(value)
     except DenserkError:
         raise
     except Exception as error:  # noqa: BLE001 - a broken pickle raises anything
         found = f"a broken pickle ({type(error).__name__}: {error})"
-        raise InputError(path, None, found, EXPECTED) from None
-    names = [docid.item() if isinstance(docid, np.generic) else docid for docid in ids]
-    for start in range(0, max(len(names), len(vectors)), ROWS):
-        some = slice(start, start + ROWS)
-        yield checked_block(names[some], vectors[some], texts and texts[some], path)
+        expected = "(vectors, ids), a list of (id, vector), or a frame with id, text, embedding"
+        raise InputError(path, None, found, expected) from None
+    for start in range(0, max(len(ids), len(vectors)), ROWS):
+        rows = slice(start, start + ROWS)
+        block_texts = None if texts is None else texts[rows]
+        yield checked_block(ids[rows], vectors[rows], block_texts, path)
+
+
+class _PickledVectors(NamedTuple):
+    """What a pickle holds: ids that are not checked yet, their vectors, and perhaps texts."""
+
+    ids: list[Any]
+    vectors: NDArray[Any]
+    texts: list[str] | None
+
+
+def _pickled_vectors(value: Any) -> _PickledVectors:
+    """Return the vectors in the value of a pickle; whatever is raised says that there are none."""
+    ids: list[Any]
+    vectors: Any
+    texts = None
+    if type(value).__name__ == "DataFrame":
+        ids = list(value["id"])
+        vectors = list(value["embedding"])
+        if "text" in value.columns:
+            texts = [str(text) for text in value["text"]]
+    elif isinstance(value, tuple | list) and isinstance(value[0], np.ndarray):
+        vectors, id_array = value
+        ids = np.asarray(id_array, dtype=object).reshape(-1).tolist()
+    else:
+        ids = [pair[0] for pair in value]
+        vectors = [pair[1] for pair in value]
+    if not isinstance(vectors, np.ndarray):
+        vectors = np.stack([np.asarray(vector) for vector in vectors])
+    if vectors.ndim == 0:
+        raise ValueError("a single number")
+    plain_ids = [docid.item() if isinstance(docid, np.generic) else docid for docid in ids]
+    return _PickledVectors(plain_ids, vectors, texts)
 
 
 def _write_pyserini_queries(blocks: Iterable[VectorBlock], folder: Path) -> None:
@@ -349,8 +464,8 @@ def _write_pyserini_queries(blocks: Iterable[VectorBlock], folder: Path) -> None
     for ids, vectors, texts in blocks:
         rows += zip(ids, texts or [""] * len(ids), vectors, strict=True)
     if not all(text for _, text, _ in rows):
-        lacking = "Pyserini finds encoded queries by their text; these vectors come without texts"
-        raise UsageError(lacking, "encode --topics Q --output-format pyserini-queries")
+        message = "Pyserini finds encoded queries by their text; these vectors come without texts"
+        raise UsageError(message, "encode --topics Q --output-format pyserini-queries")
     columns = pandas.Index(["id", "text", "embedding"], dtype=object)  # what older pandas reads
     frame = pandas.DataFrame(rows, columns=columns, dtype=object)
     frame.to_pickle(folder / QUERIES_FILE, protocol=4)
@@ -391,16 +506,18 @@ class _CheckedBlocks:
     """Blocks of vectors while they are written: checked, counted, for Lucene L2-normalised."""
 
     def __init__(self, blocks: Iterable[VectorBlock], output: str, *, for_lucene: bool) -> None:
-        self._blocks, self._output, self._for_lucene = blocks, output, for_lucene
+        self._blocks = blocks
+        self._output = output
+        self._warns_of_norms = for_lucene
         self.count = 0
 
     def __iter__(self) -> Iterator[VectorBlock]:
         for block in self._blocks:
             if not block.ids:
                 continue
-            yield checked_block(*block, self._output)
+            yield checked_block(block.ids, block.vectors, block.texts, self._output)
             self.count += len(block.ids)
-            if self._for_lucene:
+            if self._warns_of_norms:
                 self._warn_unless_normalised(block)
 
     def _warn_unless_normalised(self, block: VectorBlock) -> None:
@@ -412,7 +529,7 @@ class _CheckedBlocks:
                 f"{block.ids[worst]} has a vector of length {norms[worst]:.4g}; "
                 "Lucene's inner product needs length 1: encode with --l2-norm"
             )
-            self._for_lucene = False  # one warning is enough
+            self._warns_of_norms = False  # one warning is enough
 
 
 def _write_tevatron(blocks: Iterable[VectorBlock], output: str) -> None:
@@ -423,9 +540,9 @@ def _write_tevatron(blocks: Iterable[VectorBlock], output: str) -> None:
         for block in blocks:
             ids += block.ids
             vectors.append(block.vectors)
-        whole = np.concatenate(vectors)
+        all_vectors = np.concatenate(vectors)
         vectors.clear()  # the blocks need no memory while the pickle is written
-        pickle.dump((whole, ids), handle, protocol=4)
+        pickle.dump((all_vectors, ids), handle, protocol=4)
 
 
 # formats that are one file, besides JSON lines
@@ -434,14 +551,14 @@ FILE_WRITERS: dict[VectorFormat, Callable[[Iterable[VectorBlock], str], None]] =
 }
 
 
-def is_single_file(form: VectorFormat) -> bool:
+def is_single_file(vector_format: VectorFormat) -> bool:
     """Return whether vectors of a format are one file, and not a folder."""
-    return form in JSON_KEYS or form in FILE_WRITERS
+    return vector_format in JSON_KEYS or vector_format in FILE_WRITERS
 
 
 def write_vectors(
     output: str,
-    form: VectorFormat,
+    vector_format: VectorFormat,
     blocks: Iterable[VectorBlock],
     *,
     overwrite: bool = False,
@@ -453,22 +570,30 @@ def write_vectors(
     JSON lines, which "-" needs, carry the `manifest` of what encoded the vectors; Anserini's call
     the id of `queries` `qid`.
     """
-    if output == files.STREAM and form not in JSON_KEYS:
-        message = f"{form} cannot be written to standard output"
+    if output == files.STREAM and vector_format not in JSON_KEYS:
+        message = f"{vector_format} cannot be written to standard output"
         raise UsageError(message, "name a file, or write jsonl")
-    for_lucene = form in (VectorFormat.ANSERINI_JSONL, VectorFormat.PARQUET)
-    checked = _CheckedBlocks(blocks, output, for_lucene=for_lucene)
-    if form in JSON_KEYS:
-        is_qid = queries and form is VectorFormat.ANSERINI_JSONL
-        _write_json_lines(checked, output, "qid" if is_qid else JSON_KEYS[form], manifest)
-    elif form in FILE_WRITERS:
-        FILE_WRITERS[form](checked, output)
+    for_lucene = vector_format in (VectorFormat.ANSERINI_JSONL, VectorFormat.PARQUET)
+    checked_blocks = _CheckedBlocks(blocks, output, for_lucene=for_lucene)
+    if vector_format in JSON_KEYS:
+        id_key = JSON_KEYS[vector_format]
+        if queries and vector_format is VectorFormat.ANSERINI_JSONL:
+            id_key = "qid"
+        _write_json_lines(checked_blocks, output, id_key, manifest)
+    elif vector_format in FILE_WRITERS:
+        FILE_WRITERS[vector_format](checked_blocks, output)
     else:
         with whole_folder(output, overwrite=overwrite, export=True) as folder:
-            if form is VectorFormat.PARQUET:
-                _write_parquet(checked, folder)
-            elif form is VectorFormat.PYSERINI_QUERIES:
-                _write_pyserini_queries(checked, folder)
-            else:
-                write_flat(folder / INDEX, Metric.INNER, (block[:2] for block in checked))
-    return checked.count
+            _write_folder(checked_blocks, vector_format, folder)
+    return checked_blocks.count
+
+
+def _write_folder(blocks: Iterable[VectorBlock], vector_format: VectorFormat, folder: Path) -> None:
+    """Write a format that is a folder of files."""
+    if vector_format is VectorFormat.PARQUET:
+        _write_parquet(blocks, folder)
+    elif vector_format is VectorFormat.PYSERINI_QUERIES:
+        _write_pyserini_queries(blocks, folder)
+    else:
+        ids_and_vectors = ((block.ids, block.vectors) for block in blocks)
+        write_flat(folder / INDEX, Metric.INNER, ids_and_vectors)

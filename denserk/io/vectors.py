@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,8 @@ DAMAGED = "the file was changed or damaged: copy it again, or make the folder ag
 
 JSON_LINES = "JSON lines"
 # The int8 model of `encode --int8`, in OpenVINO's own format.
-INT8_MODEL, INT8_WEIGHTS = "int8.xml", "int8.bin"
+INT8_MODEL = "int8.xml"
+INT8_WEIGHTS = "int8.bin"
 SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", *PICKLE_ENDINGS)
 # formats of files: their first bytes, and how they are read
 FILES: dict[str, tuple[bytes, Callable[[Any], Iterator[VectorBlock]]]] = {
@@ -87,7 +87,9 @@ class VectorFolderWriter(BlockFolder):
         np.save(array, stored)
         lines = "".join(f"{docid}\n" for docid in ids).encode("utf-8")
         files = {"npy": array.getvalue(), DOCID: lines}
-        self.write_files(block, files if hashes is None else {**files, HASH: hashes.tobytes()})
+        if hashes is not None:
+            files[HASH] = hashes.tobytes()
+        self.write_files(block, files)
 
     def finish(self, contents: Mapping[str, Any]) -> Manifest:
         """Mark the folder complete; `contents` adds to the counts in its manifest."""
@@ -100,8 +102,8 @@ class VectorFolderWriter(BlockFolder):
 class VectorSource:
     """Vectors of any format that are read block by block; a stream can be read once."""
 
-    name: str  # as it was given
-    form: str
+    name: str  # as the user wrote it
+    format_name: str  # a key of `FILES`, or of a folder "npy" or "pyserini-faiss"
     read: Callable[[], Iterator[VectorBlock]]
     manifest: Manifest | None = None  # if denserk made the source
 
@@ -154,14 +156,14 @@ class VectorFolder:
 
     def map_block(self, block: Block) -> Vectors:
         """Memory-map the (count * vectors_per_passage, D) vectors of one block."""
-        where = self.folder / f"{block.name}.npy"
+        path = self.folder / f"{block.name}.npy"
         with self.version.reading():
-            vectors = map_array(where, "c")  # copy-on-write, because torch wants writable arrays
+            vectors = map_array(path, "c")  # copy-on-write, because torch wants writable arrays
         shape = (block.count * self.vectors_per_passage, self.dimension)
         dtype = self.manifest.contents["dtype"]
-        if (vectors.shape, vectors.dtype) != (shape, dtype):
-            found, expected = f"{vectors.dtype} {vectors.shape}", f"{dtype} {shape}"
-            raise InputError(where, None, found, expected, "encode again")
+        if vectors.shape != shape or vectors.dtype != dtype:
+            found = f"{vectors.dtype} {vectors.shape}"
+            raise InputError(path, None, found, f"{dtype} {shape}", "encode again")
         return vectors
 
 
@@ -171,17 +173,21 @@ def open_vectors(name: str | Path) -> VectorFolder:
 
 
 def _open_vectors(path: Path) -> VectorFolder:
+    """Do as `open_vectors`, of whatever version is there."""
     version = Version.of(path)
     manifest = read_manifest(path, Kind.VECTORS)
     manifests.require_fields(path, manifest, "contents", "count", "dimension", "dtype")
     folder = VectorFolder(path, manifest, tuple(read_journal(path).values()), version)
-    sums = {folder.ids_of(block): block.sha256.get(DOCID) for block in folder.finished}
-    for file, digest in {path / JOURNAL: manifest.contents.get("journal_sha256"), **sums}.items():
-        _compare(file, digest)
-    counted, expected = sum(b.count for b in folder.finished), manifest.contents["count"]
-    if counted != expected:
-        found = f"{path} holds {counted:,} passages by its journal, {expected:,} by its {NAME}"
-        raise MismatchError(found, "encode again with --overwrite")
+    _compare_checksum(path / JOURNAL, manifest.contents.get("journal_sha256"))
+    for block in folder.finished:
+        _compare_checksum(folder.ids_of(block), block.sha256.get(DOCID))
+    in_journal = sum(block.count for block in folder.finished)
+    in_manifest = manifest.contents["count"]
+    if in_journal != in_manifest:
+        message = (
+            f"{path} holds {in_journal:,} passages by its journal, {in_manifest:,} by its {NAME}"
+        )
+        raise MismatchError(message, "encode again with --overwrite")
     return folder
 
 
@@ -190,86 +196,117 @@ class EncodedTexts:
 
     def __init__(self, name: str) -> None:
         self.folder = open_vectors(name)
-        found = []
-        for block in self.folder.finished:
-            path, digest = self.folder.folder / f"{block.name}.{HASH}", block.sha256.get(HASH)
-            if digest is None:
-                lacking = "has no hashes of its texts: an older denserk, or convert, wrote it"
-                hint = "encode the whole corpus once, without --update"
-                raise UsageError(f"{name} {lacking}", hint)
-            with self.folder.version.reading():
-                _compare(path, digest)
-                found.append(read_file(path))
-        hashes = np.frombuffer(b"".join(found), "S16")
+        hashes = self._read_hashes(name)
         self._passages = np.argsort(hashes, kind="stable")
         self._hashes = hashes[self._passages]
-        self._firsts = np.cumsum([0, *(block.count for block in self.folder.finished)])
+        counts = [block.count for block in self.folder.finished]
+        self._block_starts = np.cumsum([0, *counts])
+
+    def _read_hashes(self, name: str) -> Hashes:
+        """Return the hashes of all texts in corpus order."""
+        hashes = []
+        for block in self.folder.finished:
+            digest = block.sha256.get(HASH)
+            if digest is None:
+                message = (
+                    f"{name} has no hashes of its texts: an older denserk, or convert, wrote it"
+                )
+                raise UsageError(message, "encode the whole corpus once, without --update")
+            path = self.folder.folder / f"{block.name}.{HASH}"
+            with self.folder.version.reading():
+                _compare_checksum(path, digest)
+                hashes.append(read_file(path))
+        return np.frombuffer(b"".join(hashes), "S16")
 
     def find(self, hashes: Hashes) -> NDArray[np.int64]:
         """Return the numbers of passages that have the (N,) texts; -1 where there is none."""
-        places = np.searchsorted(self._hashes[:-1], hashes)
-        return np.where(self._hashes[places] == hashes, self._passages[places], -1)
+        # without the last hash, a larger one than all is compared with the last, and not past it
+        positions = np.searchsorted(self._hashes[:-1], hashes)
+        return np.where(self._hashes[positions] == hashes, self._passages[positions], -1)
 
     def with_encoded(self, passages: NDArray[np.int64], encoded: Vectors) -> NDArray[np.float32]:
         """Return the vectors of (N,) passages; where one is -1, the next text of `encoded`.
 
         (N,), (M * S, D) -> (N * S, D), with S vectors per text.
         """
-        shape = self.folder.vectors_per_passage, self.folder.dimension
-        vectors = np.empty((len(passages), *shape), np.float32)
-        vectors[passages < 0] = encoded.reshape(-1, *shape)
-        blocks = np.searchsorted(self._firsts, passages, side="right") - 1
+        text_shape = (self.folder.vectors_per_passage, self.folder.dimension)
+        vectors = np.empty((len(passages), *text_shape), np.float32)
+        vectors[passages < 0] = encoded.reshape(-1, *text_shape)
+        blocks = np.searchsorted(self._block_starts, passages, side="right") - 1  # -1 of -1
         for number in set(blocks.tolist()) - {-1}:
-            stored = self.folder.map_block(self.folder.finished[number]).reshape(-1, *shape)
-            inside = blocks == number
-            vectors[inside] = stored[passages[inside] - self._firsts[number]]
+            stored = self.folder.map_block(self.folder.finished[number]).reshape(-1, *text_shape)
+            is_in_block = blocks == number
+            rows = passages[is_in_block] - self._block_starts[number]
+            vectors[is_in_block] = stored[rows]
         return vectors.reshape(-1, self.folder.dimension)
 
 
 def read_vector_blocks(source: str, *, allow_pickle: bool = False) -> VectorSource:
     """Open vectors of any format: a folder, a file, or JSON lines from standard input ("-")."""
     if source == STREAM:
-        opened = _open_file(source)
+        vectors = _open_file(source)
     else:
-        opened = read_whole([source], partial(_open_version, source))
-    if opened.form == "pickle" and not allow_pickle:
+        vectors = read_whole([source], partial(_open_version, source))
+    if vectors.format_name == "pickle" and not allow_pickle:
         hint = "add --allow-pickle if they come from someone you trust"
         raise UsageError(f"{source} holds pickles: programs, not data", hint)
     if source != STREAM:
-        logger.info(f"{source}: vectors in format {opened.form}")
-    return opened
+        logger.info(f"{source}: vectors in format {vectors.format_name}")
+    return vectors
 
 
 def _open_version(source: str) -> VectorSource:
     """Open a folder or a file whose blocks, which are read later, are all of one version."""
     version = Version.of(source)
-    opened = _open_folder(Path(source)) if Path(source).is_dir() else _open_file(source)
-    return replace(opened, read=lambda: version.guard(opened.read()))
+    vectors = _open_folder(Path(source)) if Path(source).is_dir() else _open_file(source)
+    return replace(vectors, read=lambda: version.guard(vectors.read()))
 
 
 def _open_folder(folder: Path) -> VectorSource:
-    name, index = str(folder), folder / formats.INDEX
-    if (folder / NAME).exists() and not index.exists():
-        own = open_vectors(folder)
-        return VectorSource(name, "npy", own.blocks, own.manifest)
-    if index.exists() and (folder / DOCID).exists():
-        # denserk's own has a manifest, Pyserini's has none
-        manifest = read_manifest(folder, Kind.INDEX) if (folder / NAME).exists() else None
-        check_index(folder, manifest)
-        formats.map_flat(index)  # checked before anything is written
-        read = partial(formats.read_flat, folder, vectors_per_passage(manifest))
-        return VectorSource(name, "pyserini-faiss", read, manifest)
-    shown = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
-    # DPR's shards have no suffix
-    sources = [_open_file(str(p)) for p in shown if p.name.endswith(SUFFIXES) or not p.suffix]
+    """Open denserk's folder of vectors, a flat index, or a folder of files of one format."""
+    has_index = (folder / formats.INDEX).exists()
+    if (folder / NAME).exists() and not has_index:
+        vectors = open_vectors(folder)
+        return VectorSource(str(folder), "npy", vectors.blocks, vectors.manifest)
+    if has_index and (folder / DOCID).exists():
+        return _open_flat_index(folder)
+    return _open_files(folder)
+
+
+def _open_flat_index(folder: Path) -> VectorSource:
+    """Open the folder of a flat index, which Pyserini writes without a manifest."""
+    manifest = read_manifest(folder, Kind.INDEX) if (folder / NAME).exists() else None
+    check_index(folder, manifest)
+    formats.map_flat(folder / formats.INDEX)  # checked before anything is written
+    read = partial(formats.read_flat, folder, vectors_per_passage(manifest))
+    return VectorSource(str(folder), "pyserini-faiss", read, manifest)
+
+
+def _open_files(folder: Path) -> VectorSource:
+    """Open the files of a folder, in the order of their names."""
+    paths = sorted(filter(_may_hold_vectors, folder.iterdir()))
+    sources = [_open_file(str(path)) for path in paths]
     if not sources:
         refuse_being_written(folder)
-        hint = "a folder that denserk wrote, `index` beside `docid`, or files"
-        raise UsageError(f"{folder} holds no vectors", f"{hint} {', '.join(SUFFIXES)}")
-    found = sorted({source.form for source in sources})
-    if len(found) > 1:
-        raise InputError(folder, None, f"files of {' and '.join(found)}", "one format")
-    return VectorSource(name, found[0], lambda: chain.from_iterable(s.read() for s in sources))
+        suffixes = ", ".join(SUFFIXES)
+        hint = f"a folder that denserk wrote, `index` beside `docid`, or files {suffixes}"
+        raise UsageError(f"{folder} holds no vectors", hint)
+    format_names = sorted({source.format_name for source in sources})
+    if len(format_names) > 1:
+        raise InputError(folder, None, f"files of {' and '.join(format_names)}", "one format")
+
+    def read() -> Iterator[VectorBlock]:
+        for source in sources:
+            yield from source.read()
+
+    return VectorSource(str(folder), format_names[0], read)
+
+
+def _may_hold_vectors(path: Path) -> bool:
+    """Return whether the name of a file in a folder can be one of vectors."""
+    if not path.is_file() or path.name.startswith("."):
+        return False
+    return path.name.endswith(SUFFIXES) or not path.suffix  # DPR's shards have no suffix
 
 
 def _open_file(source: str) -> VectorSource:
@@ -304,9 +341,9 @@ def _manifest_of_first_record(source: str, head: bytes) -> Manifest | None:
     record = first_record(head) or {}
     if formats.MANIFEST not in record:
         return None
-    place = f"{source}, line 1, {formats.MANIFEST}"
+    position = f"{source}, line 1, {formats.MANIFEST}"
     names_from = None if source == STREAM else source
-    manifest = manifests.decoded(dump_json(record[formats.MANIFEST]), place, names_from)
+    manifest = manifests.decoded(dump_json(record[formats.MANIFEST]), position, names_from)
     return replace(manifest, contents={})
 
 
@@ -316,19 +353,31 @@ def check_index(folder: Path, manifest: Manifest | None) -> None:
     if manifest is not None:
         manifests.require_fields(folder, manifest, "contents", "count")
     for name, size in contents.get("bytes", {}).items():
-        with read_errors(folder / name):
-            found = (folder / name).stat().st_size
-        if found != size:
-            raise InputError(folder / name, None, f"{found:,} bytes", f"{size:,} bytes", DAMAGED)
-    path, digest = folder / DOCID, contents.get("sha256", {}).get(DOCID)
-    if digest is not None or not path.exists():
-        _compare(path, digest)
+        _compare_size(folder / name, size)
+    ids_file = folder / DOCID
+    digest = contents.get("sha256", {}).get(DOCID)
+    if digest is not None or not ids_file.exists():
+        _compare_checksum(ids_file, digest)
         return
-    count = contents.get("count") and contents["count"] * vectors_per_passage(manifest)
+    passages = contents.get("count")
+    lines = None if passages is None else passages * vectors_per_passage(manifest)
+    _check_ids(ids_file, lines)
+
+
+def _compare_size(path: Path, size: int) -> None:
+    """Raise an InputError for a file that is not of the size in its manifest."""
+    with read_errors(path):
+        file_size = path.stat().st_size
+    if file_size != size:
+        raise InputError(path, None, f"{file_size:,} bytes", f"{size:,} bytes", DAMAGED)
+
+
+def _check_ids(path: Path, count: int | None) -> None:
+    """Read a file of ids that has no checksum: each occurs once, and there are `count` of them."""
 
     def read() -> Iterator[str]:
-        for line, name in read_text_lines(path):
-            yield identifier(name.rstrip(), path, line, "passage")
+        for line, docid in read_text_lines(path):
+            yield identifier(docid.rstrip(), path, line, "passage")
 
     ids = IdLedger()
     ids.start(path)
@@ -345,25 +394,38 @@ def verify_folders(names: Iterable[str]) -> None:
 
 
 def _verify(name: str) -> None:
-    folder, where = Path(name), manifests.beside(name)
-    sums: Mapping[str, str] = {}
-    if folder.is_dir() and where.exists():
-        if manifests.read_any_manifest(where).kind is Kind.INDEX:
-            sums = read_manifest(folder, Kind.INDEX).contents.get("sha256", {})
-        else:
-            read_manifest(folder, Kind.VECTORS)
-            blocks = read_journal(folder).values()
-            sums = {f"{b.name}.{suffix}": d for b in blocks for suffix, d in b.sha256.items()}
-    if not sums:
+    """Compare the files of one folder with their checksums."""
+    checksums = _recorded_checksums(name)
+    if not checksums:
         logger.warning(f"--verify: {name} holds no checksums, and is not verified")
         return
-    with track(f"verifying {name}", len(sums), "files") as progress:
-        for file, digest in sums.items():
-            _compare(folder / file, digest)
+    with track(f"verifying {name}", len(checksums), "files") as progress:
+        for file_name, digest in checksums.items():
+            _compare_checksum(Path(name) / file_name, digest)
             progress.advance()
 
 
-def _compare(path: Path, digest: str | None) -> None:
+def _recorded_checksums(name: str) -> Mapping[str, str]:
+    """Return the checksums of a folder's files, by name: an index's manifest or a journal has them.
+
+    There are none for what is no folder, and for folders of other tools and of older versions.
+    """
+    folder = Path(name)
+    manifest_file = manifests.beside(name)
+    if not folder.is_dir() or not manifest_file.exists():
+        return {}
+    if manifests.read_any_manifest(manifest_file).kind is Kind.INDEX:
+        checksums: Mapping[str, str] = read_manifest(folder, Kind.INDEX).contents.get("sha256", {})
+        return checksums
+    read_manifest(folder, Kind.VECTORS)  # rejects other kinds, and an unfinished folder
+    checksums = {}
+    for block in read_journal(folder).values():
+        for suffix, digest in block.sha256.items():
+            checksums[f"{block.name}.{suffix}"] = digest
+    return checksums
+
+
+def _compare_checksum(path: Path, digest: str | None) -> None:
     """Compare a file with its checksum, if it has one."""
     if digest is not None and manifests.file_sha256(path) != digest:
         found = "bytes that differ from the checksum written with them"

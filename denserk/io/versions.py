@@ -17,19 +17,12 @@ from typing import TypeVar
 from denserk.errors import BeingWrittenError
 from denserk.io.files import is_temporary, readable_path
 from denserk.io.locks import writer_of
-from denserk.io.outputs import TRAINING_SUFFIX
+from denserk.io.outputs import MANIFEST, TRAINING_SUFFIX, WORK_FOLDERS
 
 T = TypeVar("T")
 
-MANIFEST = "manifest.json"
 # further files of a folder that has a manifest
 FILES_BESIDE_MANIFEST = ("index", "docid", "blocks.jsonl")
-# sub-folders of a training run, which change while its model stays the same: older versions, and
-# a run that can have no folder beside its model, keep them inside
-TRAINING_FOLDERS = (
-    *("checkpoints", "best", "steps", "start", "logs"),
-    *("training-data", "dev-data", "guide-data"),
-)
 # files of a training run that change while its model stays the same
 TRAINING_FILES = ("training.json", "training.png", "config.yaml", "README.md")
 ATTEMPTS = 5  # readings of what is replaced each time
@@ -154,10 +147,13 @@ def _deciding_files(path: Path) -> Iterator[Path]:
 
 
 def _changes_in_training(folder: Path) -> bool:
-    """Return whether a sub-folder of a model changes while the model stays the same."""
+    """Return whether a sub-folder of a model changes while the model stays the same.
+
+    Older versions, and a run that can have no folder beside its model, work inside of it.
+    """
     if folder.name.endswith(TRAINING_SUFFIX):
         return True
-    return folder.name in TRAINING_FOLDERS or folder.name.startswith((".", "checkpoint-"))
+    return folder.name in WORK_FOLDERS or folder.name.startswith((".", "checkpoint-"))
 
 
 def _file_version(file: Path) -> tuple[object, ...]:

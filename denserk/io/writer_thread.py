@@ -11,9 +11,9 @@ from typing import Self
 class WriterThread:
     """Calls functions one after the other in a thread of its own.
 
-    As a context manager: at its end, what was submitted is done. After an error nothing more is
+    At the end of its `with` block, what was submitted is done. After an error nothing more is
     called, and the error is raised in the caller's thread: by the next `submit` or `raise_error`,
-    or at the end.
+    or at the end of the block.
 
     >>> written = []
     >>> with WriterThread() as writer:
@@ -36,11 +36,11 @@ class WriterThread:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_class: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Wait for the calls that were submitted; raise the error of one, unless there is one."""
+        """Wait for the submitted calls; raise the error of one, unless the block raised one."""
         try:
             wait(self._calls)
         finally:
@@ -51,7 +51,7 @@ class WriterThread:
             self.raise_error()
 
     def submit(self, call: Callable[[], object]) -> None:
-        """Call a function after those before; wait while too many others do."""
+        """Call a function after those submitted before; wait while too many of them wait."""
         while len(self._calls) > self._waiting:
             self._calls.popleft().result()
         self.raise_error()

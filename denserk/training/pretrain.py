@@ -51,7 +51,7 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
     settings = run.pretrain
     if settings.model is not None:
         head_files = OBJECTIVE_CLASSES[settings.objective].head_files
-        _, model_folder = find_model(settings.model, beside=head_files)
+        _, model_folder = find_model(settings.model, extra_files=head_files)
         return model_folder
     if STREAM in settings.corpus:
         message = (

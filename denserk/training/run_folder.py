@@ -52,6 +52,9 @@ from denserk.io.durability import flush_names, make_folder
 from denserk.io.files import whole_binary, whole_text, write_errors
 from denserk.io.manifest import TRAINING_RECORD, Kind, differences, read_manifest, training_record
 from denserk.io.outputs import (
+    BEST,
+    CHECKPOINTS,
+    LOGS,
     MODEL_CONFIG,
     TAKEN,
     claim,
@@ -63,23 +66,21 @@ from denserk.io.outputs import (
     training_folder,
     whole_folder,
 )
+from denserk.io.outputs import DATA as DATA
+from denserk.io.outputs import DEV_DATA as DEV_DATA
+from denserk.io.outputs import GUIDE_DATA as GUIDE_DATA
+from denserk.io.outputs import START as START
+from denserk.io.outputs import WORK_FOLDERS as WORK_FOLDERS
 from denserk.io.tables import HUB
 from denserk.models import devices, model_card
 from denserk.models.model_card import CARD_FILE
 from denserk.plots import look, new_axes, save_if_installed
-from denserk.training.trainer import BEST, CHECKPOINTS, EVAL, STEPS, Trainer, Training
+from denserk.training.trainer import EVAL, Trainer, Training
 from denserk.version import __version__
 
 logger = logging.getLogger(__name__)
 
-# in the folder in which a run works
-DATA = "training-data"
-DEV_DATA = "dev-data"
-GUIDE_DATA = "guide-data"
-START = "start"
-LOGS = "logs"
-WORK_FOLDERS = (CHECKPOINTS, BEST, STEPS, START, DATA, DEV_DATA, GUIDE_DATA, LOGS)
-# there, and in the folder of the model
+# in the folder in which a run works, and in that of the model
 RECORD = TRAINING_RECORD
 CURVES = "training.png"
 # how a card names validation data that has no name on the hub

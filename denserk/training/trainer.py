@@ -29,7 +29,7 @@ from denserk.config.encoding import Dtype
 from denserk.config.training import DevMetric, OptimizerSettings, ValidationSettings
 from denserk.data.batches import to_device
 from denserk.errors import DenserkError, UsageError
-from denserk.io.outputs import remove_folder, whole_folder
+from denserk.io.outputs import BEST, CHECKPOINTS, STEPS, remove_folder, whole_folder
 from denserk.models import devices, processor
 from denserk.reporting import Progress, track
 from denserk.training.cpu_dropout import cpu_bfloat16_autocast
@@ -44,10 +44,6 @@ LESS_MEMORY = (
     "--gradient-checkpointing or a smaller --batch-size"
 )
 GPU_WORKERS = 2  # processes that prepare batches for a GPU
-# in the folder in which a run works
-CHECKPOINTS = "checkpoints"
-BEST = "best"
-STEPS = "steps"
 # files of a checkpoint
 STATE = "trainer.pt"
 LOG = "trainer_state.json"

@@ -46,7 +46,7 @@ def test_what_is_written_is_read_and_its_format_reported(form, tmp_path, caplog)
     ids, vectors = gathered(source)
     assert ids == IDS
     np.testing.assert_array_equal(vectors, VECTORS)
-    assert caplog.messages == [f"{tmp_path / 'v'}: vectors in format {source.form}"]
+    assert caplog.messages == [f"{tmp_path / 'v'}: vectors in format {source.format_name}"]
     assert gathered(source)[0] == IDS, "a source can be read again"
 
 
@@ -223,7 +223,14 @@ def table(**columns):
 
 START = b'{"id": "a", "vector": [1, 2]}\n'
 EVIL = [(os.system, "true"), (eval, "1"), (getattr, "x", "join")]
-PICKLES = ({"a": 1}, (FEW, ["a"]), (FEW, 5), [("a", [1.0]), ("b", [1.0, 2.0])])
+PICKLES = (
+    {"a": 1},
+    (FEW, ["a"]),
+    (FEW, 5),
+    (np.float32(1), "a"),
+    (np.array(1), "a"),
+    [("a", [1.0]), ("b", [1.0, 2.0])],
+)
 BROKEN = [
     (b"", "an empty file"),
     (b"text\n", "a file that begins"),
