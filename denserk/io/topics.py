@@ -286,13 +286,13 @@ class _TopicsFile(NamedTuple):
         """Return the records of one object by query id."""
         data = files.read_all(self.handle, self.path)
         if detection.is_embedding_data(self.head):
-            return _Rows(TopicsFormat.JSON, json_objects.read_embedding_queries(data, self.path))
+            rows = json_objects.read_embedding_queries(data, self.path)
+            return _Rows(self.format or TopicsFormat.JSON, rows)
         first_row, rows = files.peek(json_objects.read_texts(data, self.path, "query"))
-        if first_row is None:
-            return _Rows(TopicsFormat.JSON, ())
+        if self.format is not None or first_row is None:
+            return _Rows(self.format or TopicsFormat.JSON, rows)
         _, record = first_row
-        has_question = "question" in record and self.format is not TopicsFormat.JSON
-        return _Rows(TopicsFormat.QA if has_question else TopicsFormat.JSON, rows)
+        return _Rows(TopicsFormat.QA if "question" in record else TopicsFormat.JSON, rows)
 
     def columns(self) -> _Rows:
         """Return the records of lines with columns, by their header if there is one."""
