@@ -235,10 +235,12 @@ def records_of_keys(
             if key is not None and key not in record:
                 found = f"no {key} (keys: {list_keys(record)})"
                 raise InputError(path, line, found, f"a record with {key}")
+        text_value = record[keys.text]
         id = str(number)
         if keys.id is not None:
             id = identifier(record.pop(keys.id), path, line, unit)
-        text = as_text(record.pop(keys.text), keys.text, path, line)
+        text = as_text(text_value, keys.text, path, line)
+        record.pop(keys.text, None)  # gone already if one field is both id and text
         title = ""
         if keys.title is not None:
             title = as_text(record.pop(keys.title, None), keys.title, path, line)

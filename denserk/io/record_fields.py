@@ -107,7 +107,7 @@ def _find_id_field(
 ) -> str | None:
     """Return the field with the ids: of a name that is known, else the only one that looks so."""
     known_field = by_meaning.get(Column.PASSAGE_ID)
-    if known_field is not None:
+    if known_field is not None and known_field not in taken_fields:
         return known_field
     candidates = [
         field
