@@ -336,7 +336,7 @@ def read_corpus_file(
             records = _records_by_fields(file, rows, made_ids or MadeIds())
         else:
             corpus_format, records = json_records.read_records(
-                rows.rows, rows.keys_by_format, settings.corpus_format, path, "corpus"
+                rows.rows, rows.keys_by_format, settings.corpus_format, path, Table.CORPUS
             )
         # a user types a line break and a tab as \n and \t
         delimiter = settings.delimiter.replace("\\n", "\n").replace("\\t", "\t")

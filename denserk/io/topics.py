@@ -210,7 +210,7 @@ def read_topics_file(
         if textless and detected_format is not TopicsFormat.TSV:
             rows = ((line, {"question": "", **record}) for line, record in rows)
         topics_format, records = json_records.read_records(
-            rows, keys_by_format, topics_format, path, "queries"
+            rows, keys_by_format, topics_format, path, Table.QUERIES
         )
         relation = Path(path).name.partition(".")[0]
         for line, qid, text, _, extra in records:
