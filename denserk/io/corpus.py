@@ -104,14 +104,17 @@ def _passages_of_source(
     dataset = data_sets.locate(source)
     if dataset.irds is not None:
         return iter(data_sets.irds_passages(dataset.irds))
-    paths = [dataset.path]
-    if dataset.path.is_dir():
-        is_of_documents = settings.corpus_format in (CorpusFormat.TEXT, CorpusFormat.TREC)
-        paths = [] if is_of_documents else table_files(dataset.path)
-        if not paths:
-            return _folder_of_documents(dataset.path, settings)
-        _report_texts_beside(dataset.path, paths)
-    return chain.from_iterable(read_corpus_file(path, settings, fields, made_ids) for path in paths)
+    if not dataset.path.is_dir():
+        return read_corpus_file(dataset.path, settings, fields, made_ids)
+    table_paths = []
+    if settings.corpus_format not in (CorpusFormat.TEXT, CorpusFormat.TREC):
+        table_paths = table_files(dataset.path)
+    if not table_paths:
+        return _folder_of_documents(dataset.path, settings)
+    _report_texts_beside(dataset.path, table_paths)
+    return chain.from_iterable(
+        read_corpus_file(path, settings, fields, made_ids) for path in table_paths
+    )
 
 
 def with_used_fields(source: str, settings: CorpusSettings) -> CorpusSettings:
@@ -148,8 +151,9 @@ def _with_fields_of_file(path: str | Path, settings: CorpusSettings) -> CorpusSe
             _refuse_fields(path, settings)
             return settings
         rows = file.rows()
-        is_known = rows.keys_by_format is not None
-        used_fields = None if is_known else file.by_fields(rows).used_fields
+        if rows.keys_by_format is not None:
+            return settings
+        used_fields = file.by_fields(rows).used_fields
     if used_fields is None:
         return settings
     _log_fields(path, settings, used_fields)
@@ -197,10 +201,12 @@ def find_records(
 ) -> dict[str, Record]:
     """Return the passages or queries of some ids, in the order of `source`, read no further."""
     record_by_id: dict[str, Record] = {}
+    if not ids:
+        records = ()
     with track(f"reading {source}", None, unit) as progress:
-        for record in records if ids else ():
+        for record in records:
             progress.advance()
-            id = record[0]
+            id = record[0]  # docid or qid
             if id in ids:
                 record_by_id[id] = record
                 if len(record_by_id) == len(ids):
@@ -283,7 +289,8 @@ def _is_document(path: Path) -> bool:
 
 def _no_corpus(folder: Path) -> DenserkError:
     """Return the error of a folder without files that are read."""
-    expected = f"{', '.join(f'*{ending}' for ending in ENDINGS)}, *.txt or *.md files"
+    table_names = ", ".join(f"*{ending}" for ending in ENDINGS)
+    expected = f"{table_names}, *.txt or *.md files"
     unread_file = unread_files.unread_folder(folder)
     if unread_file is not None:
         return unread_file.error(folder, None, expected)
@@ -296,8 +303,8 @@ def _no_corpus(folder: Path) -> DenserkError:
 
 def _refuse_fields(path: str | Path, settings: CorpusSettings) -> None:
     """Raise a UsageError for fields of documents, which have none."""
-    names = (settings.text_field, settings.title_field, settings.id_key)
-    if any(name is not None for name in names):
+    named_fields = (settings.text_field, settings.title_field, settings.id_key)
+    if any(field is not None for field in named_fields):
         message = f"{path} holds documents of text, which have no fields to name"
         raise UsageError(message, "leave out --id-field, --text-field and --title-field")
 
@@ -329,8 +336,9 @@ def read_corpus_file(
             records = _records_by_fields(file, rows, made_ids or MadeIds())
         else:
             corpus_format, records = json_records.read_records(
-                rows.rows, rows.keys_by_format, settings.corpus_format, path, "corpus"
+                rows.rows, rows.keys_by_format, settings.corpus_format, path, Table.CORPUS
             )
+        # a user types a line break and a tab as \n and \t
         delimiter = settings.delimiter.replace("\\n", "\n").replace("\\t", "\t")
         for line, docid, text, title, extra in records:
             passage = Passage(docid, text, title, extra or NO_FIELDS)
@@ -421,7 +429,9 @@ class _CorpusFile(NamedTuple):
         """Return the rows of JSON, or of a table."""
         if self._is_csv:
             return _Rows(None, self._csv_rows())
-        return self._column_rows() if self._has_columns else self._json_rows()
+        if self._has_columns:
+            return self._column_rows()
+        return self._json_rows()
 
     @property
     def _is_csv(self) -> bool:
@@ -450,13 +460,14 @@ class _CorpusFile(NamedTuple):
         first_row, rows = files.peek(rows)
         if first_row is None:
             return _Rows(None, iter(()))
+        if self._names_text:
+            return _Rows(None, rows)
         keys_by_format = self._with_named_fields(keys_by_format)
         _, first_record = first_row
-        is_known = self.settings.corpus_format is not None or any(
-            keys.used_in(first_record) for keys in keys_by_format.values()
-        )
-        is_known = is_known and not self._names_text
-        return _Rows(keys_by_format if is_known else None, rows)
+        has_known_keys = any(keys.used_in(first_record) for keys in keys_by_format.values())
+        if self.settings.corpus_format is None and not has_known_keys:
+            return _Rows(None, rows)
+        return _Rows(keys_by_format, rows)
 
     @property
     def _is_object(self) -> bool:
@@ -561,14 +572,14 @@ class _CorpusFile(NamedTuple):
         """Return keys with those that are named for id and title."""
         id_key = self.settings.id_key
         title_field = self.settings.title_field
-        named = {}
+        changed_keys = {}
         for corpus_format, keys in keys_by_format.items():
             if id_key:
                 keys = keys._replace(ids=(id_key,), must_have_id=True)
             if title_field is not None:
                 keys = keys._replace(title=title_field)
-            named[corpus_format] = keys
-        return named
+            changed_keys[corpus_format] = keys
+        return changed_keys
 
     def _format_of_columns(self) -> CorpusFormat:
         """Return the format of columns without a header, by the first line."""
@@ -625,13 +636,13 @@ def _table_rows(
         rows = files.read_rows(lines, path, "\t", ", ".join(names))
     else:
         rows = ((line, row.split("\t")) for line, row in lines if row.strip())
-    for line, parts in rows:
-        if len(parts) != len(names):
+    for line, cells in rows:
+        if len(cells) != len(names):
             expected = f"{len(names)}: {', '.join(names)}"
-            raise InputError(path, line, f"{files.columns(len(parts))} between tabs", expected)
+            raise InputError(path, line, f"{files.columns(len(cells))} between tabs", expected)
         if is_quoted and corpus_format is not CorpusFormat.DPR:
-            parts = [files.unquote(part) for part in parts]
-        yield line, dict(zip(names, parts, strict=True))
+            cells = [files.unquote(cell) for cell in cells]
+        yield line, dict(zip(names, cells, strict=True))
 
 
 def _split_contents(
@@ -642,23 +653,25 @@ def _split_contents(
     One delimiter more than needed at the end is ignored.
     """
     extra = dict(passage.extra)
-    if all(name in extra or name == "contents" for name in fields):
+    has_fields = all(name in extra or name == "contents" for name in fields)
+    if has_fields:
         text = json_records.as_text(extra.pop("text", passage.text), "text", path, line)
         title = json_records.as_text(extra.pop("title", ""), "title", path, line)
         return passage._replace(text=text, title=title, extra=extra)
     if len(fields) == 1:
         return passage
-    parts = passage.text.split(delimiter)
-    if len(parts) == len(fields) + 1 and not parts[-1]:
-        parts.pop()
-    if len(parts) != len(fields):
-        found = f"contents of {len(parts)} parts between {delimiter!r}"
+    values = passage.text.split(delimiter)
+    if len(values) == len(fields) + 1 and not values[-1]:
+        values.pop()
+    if len(values) != len(fields):
+        found = f"contents of {len(values)} parts between {delimiter!r}"
         expected = f"{len(fields)}: {', '.join(fields)}"
         hint = "leave out --fields to take contents as they are, or give --set delimiter"
         raise InputError(path, line, found, expected, hint)
-    named = dict(zip(fields, parts, strict=True))
-    text = named.pop("text", named.pop("contents", ""))
-    return Passage(passage.docid, text, named.pop("title", ""), {**extra, **named})
+    value_by_field = dict(zip(fields, values, strict=True))
+    text = value_by_field.pop("text", value_by_field.pop("contents", ""))
+    title = value_by_field.pop("title", "")
+    return Passage(passage.docid, text, title, extra | value_by_field)
 
 
 class IdLedger:
@@ -697,15 +710,16 @@ class IdLedger:
         if (ordered[1:] != ordered[:-1]).all():
             return
         _, first_positions = np.unique(hashes, return_index=True)
-        second = int(np.delete(np.arange(len(hashes)), first_positions)[0])
-        first = int((hashes == hashes[second]).argmax())
+        repeat = int(np.delete(np.arange(len(hashes)), first_positions)[0])
+        original = int((hashes == hashes[repeat]).argmax())
         name = "an id"
         if read_ids is not None:
-            name = f"the id {next(islice(read_ids(), second, None))}"
-        found = f"{name} twice: {unit} {first + 1:,} and {second + 1:,}"
-        source = self._source_of(second)
-        if self._source_of(first) != source:
-            found += f", the first in {self._source_of(first)}"
+            name = f"the id {next(islice(read_ids(), repeat, None))}"
+        found = f"{name} twice: {unit} {original + 1:,} and {repeat + 1:,}"
+        source = self._source_of(repeat)
+        source_of_original = self._source_of(original)
+        if source_of_original != source:
+            found += f", the first in {source_of_original}"
         raise InputError(source, None, found, "each id once", "remove or rename one of them")
 
     def _source_of(self, position: int) -> str:
@@ -739,8 +753,10 @@ class PassageTexts:
 
     def find(self, passages: Iterable[Passage], source: str, *, everything: bool = False) -> None:
         """Copy what was noted, or all, of a corpus, read to its end; `source` is for errors."""
+        if not self._rows and not everything:
+            passages = ()
         with track(f"reading {files.display_name(source)}", None, "records") as progress:
-            for passage in passages if self._rows or everything else ():
+            for passage in passages:
                 progress.advance()
                 if everything or passage.docid in self._rows:
                     self._copy(passage, source)
@@ -778,35 +794,42 @@ def write_passages(
     break, in MARCO before a space.
     """
     if corpus_format in CORPUS_KEYS:
-        return json_records.write_objects(
-            path, (_record(passage, corpus_format) for passage in passages)
-        )
-
+        records = (_record(passage, corpus_format) for passage in passages)
+        return json_records.write_objects(path, records)
     losses: Counter[str] = Counter()
-
-    def rows() -> Iterator[Sequence[str]]:
-        for docid, text, title, extra in passages:
-            losses.update(extra.keys())
-            if corpus_format is CorpusFormat.MARCO and title:
-                text = f"{title} {text}"
-            values = {"id": docid, "text": files.one_line(text), "title": files.one_line(title)}
-            yield [values[name] for name in COLUMNS[corpus_format]]
-
+    rows = _rows_of_passages(passages, corpus_format, losses)
     if corpus_format is CorpusFormat.DPR:
-        count = files.write_rows(path, chain([COLUMNS[corpus_format]], rows()), "\t") - 1
+        header = COLUMNS[corpus_format]
+        count = files.write_rows(path, chain([header], rows), "\t") - 1
     else:
-        count = files.write_lines(path, ("\t".join(row) + "\n" for row in rows()))
+        count = files.write_lines(path, ("\t".join(row) + "\n" for row in rows))
     files.log_losses(losses, corpus_format)
     return count
 
 
+def _rows_of_passages(
+    passages: Iterable[Passage], corpus_format: CorpusFormat, losses: Counter[str]
+) -> Iterator[Sequence[str]]:
+    """Yield passages as rows of a table; count the fields that they leave out."""
+    for docid, text, title, extra in passages:
+        losses.update(extra.keys())
+        if corpus_format is CorpusFormat.MARCO and title:
+            text = f"{title} {text}"
+        cells = {"id": docid, "text": files.one_line(text), "title": files.one_line(title)}
+        yield [cells[name] for name in COLUMNS[corpus_format]]
+
+
 def _record(passage: Passage, corpus_format: CorpusFormat) -> dict[str, Any]:
     """Return a passage as a record of a JSON format; its further fields come last."""
-    record = {CORPUS_KEYS[corpus_format].ids[0]: passage.docid}
-    if corpus_format is CorpusFormat.ANSERINI:
-        has_title = bool(passage.title)
-        record["contents"] = f"{passage.title}\n{passage.text}" if has_title else passage.text
-    else:
+    id_key = CORPUS_KEYS[corpus_format].ids[0]
+    record: dict[str, Any] = {id_key: passage.docid}
+    if corpus_format is not CorpusFormat.ANSERINI:
         record["title"] = passage.title
         record["text"] = passage.text
-    return {**record, **{key: passage.extra[key] for key in passage.extra if key not in record}}
+    elif passage.title:
+        record["contents"] = f"{passage.title}\n{passage.text}"
+    else:
+        record["contents"] = passage.text
+    for key, value in passage.extra.items():
+        record.setdefault(key, value)
+    return record

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -52,6 +52,7 @@ from denserk.io.vector_formats import DOCID, INDEX, QUERIES_FILE
 
 Format = TypeVar("Format", bound=StrEnum)
 
+# the kind of files that an enumeration of formats is of
 KIND_OF_FORMATS: Mapping[type[StrEnum], Kind] = {
     CorpusFormat: Kind.CORPUS,
     TopicsFormat: Kind.QUERIES,
@@ -195,8 +196,8 @@ def has_predictions(head: FileHead) -> bool:
 
 def has_ids_of_systems(head: FileHead) -> bool:
     """JSON records of MS MARCO's hard negatives: ids by system."""
-    negatives = (head.record or {}).get("neg")
-    return isinstance(negatives, dict) or {"qid", "pos"} <= head.keys
+    has_negatives_by_system = isinstance(head.fields.get("neg"), dict)
+    return has_negatives_by_system or {"qid", "pos"} <= head.keys
 
 
 def has_passage_list(head: FileHead, training_format: TrainingFormat) -> bool:
@@ -211,8 +212,7 @@ def is_relation(head: FileHead) -> bool:
 
 def has_question_with_answer_list(head: FileHead) -> bool:
     """JSON records of a question and the list of its answers: a `positive` would be one text."""
-    record = head.record or {}
-    return head.keys == {"question", "answer"} and isinstance(record["answer"], list)
+    return head.keys == {"question", "answer"} and isinstance(head.fields["answer"], list)
 
 
 def has_labelled_query(head: FileHead) -> bool:
@@ -230,10 +230,11 @@ def has_training_ids(head: FileHead) -> bool:
     """JSON records of three ids: of a query, a positive and a negative."""
     if len(head.keys) != 3 or Column.LABEL in head.key_meanings:
         return False
-    names_ids = {Column.POSITIVE_ID, Column.NEGATIVE_ID} <= head.key_meanings
-    are_integers = all(type(value) is int for value in (head.record or {}).values())
     names_query = has_training_texts(head) or Column.QUERY_ID in head.key_meanings
-    return names_query and (names_ids or are_integers)
+    if not names_query:
+        return False
+    names_ids = {Column.POSITIVE_ID, Column.NEGATIVE_ID} <= head.key_meanings
+    return names_ids or all(type(value) is int for value in head.fields.values())
 
 
 def has_training_columns(head: FileHead) -> bool:
@@ -243,47 +244,42 @@ def has_training_columns(head: FileHead) -> bool:
 
 def is_object_of_scores(head: FileHead) -> bool:
     """One JSON object of scores or grades, as pytrec_eval and BEIR have them."""
-    are_objects = all(isinstance(value, dict) for value in (head.record or {}).values())
-    return are_objects and OBJECT_OF_SCORES.match(head.data) is not None
+    return head.has_values_of(dict) and OBJECT_OF_SCORES.match(head.data) is not None
 
 
 def is_embedding_data(head: FileHead) -> bool:
     """One JSON object with queries, passages and which of them belong together."""
-    if head.record:
+    if head.fields:
         return head.keys >= EMBEDDING_PARTS
     return EMBEDDING_DATA.match(head.data) is not None
 
 
 def is_object_by_query(head: FileHead) -> bool:
     """One JSON object with an object or a list for each query, or without queries."""
-    are_containers = all(isinstance(value, dict | list) for value in (head.record or {}).values())
     starts = (OBJECT_OF_OBJECTS, OBJECT_OF_LISTS, EMPTY_OBJECT)
-    return are_containers and any(start.match(head.data) for start in starts)
+    return head.has_values_of(dict, list) and any(start.match(head.data) for start in starts)
 
 
 def is_object_of_lists(head: FileHead) -> bool:
     """One JSON object with a list for each query."""
-    are_lists = all(isinstance(value, list) for value in (head.record or {}).values())
-    return are_lists and OBJECT_OF_LISTS.match(head.data) is not None
+    return head.has_values_of(list) and OBJECT_OF_LISTS.match(head.data) is not None
 
 
 def is_one_object(head: FileHead) -> bool:
     """A JSON object after which no other follows, as far as the head shows."""
-    if head.record is None or not head.line.lstrip().startswith("{"):
-        return False
-    return head.record == {} or len(head.lines) == 1
+    is_cut = not head.fields
+    return _begins_with_object(head) and (is_cut or len(head.lines) == 1)
 
 
 def has_texts_by_id(head: FileHead) -> bool:
     """One JSON object of texts by id: a key has a digit, and none is known as a field's name."""
     start = OBJECT_OF_TEXTS.match(head.data)
-    if start is None or not is_one_object(head):
+    if start is None or not is_one_object(head) or not head.has_values_of(str, dict):
         return False
-    values = (head.record or {}).values()
-    if not all(isinstance(value, str | dict) for value in values):
-        return False
-    first_key = start[1].decode("utf-8", "replace")
-    keys = head.keys or {first_key}
+    keys = head.keys
+    if not keys:  # the object is longer than the head
+        first_key = start[1].decode("utf-8", "replace")
+        keys = {first_key}
     return any(map(_has_digit, keys)) and not any(map(_is_field, keys))
 
 
@@ -340,13 +336,18 @@ def document_list_key(record: Mapping[str, Any]) -> str | None:
     >>> document_list_key({"text": [101, 2054]}), document_list_key({"text": "one"})
     ('text', None)
     """
-    return next((key for key in ("text", "spans") if isinstance(record.get(key), list)), None)
+    for key in ("text", "spans"):
+        if isinstance(record.get(key), list):
+            return key
+    return None
 
 
 def has_document_list(head: FileHead) -> bool:
     """JSON records of a document whose text is a list: token ids, or spans."""
-    key = document_list_key(head.record or {})
-    return key == "text" or (key == "spans" and "text" not in head.keys)
+    key = document_list_key(head.fields)
+    if key == "spans":
+        return "text" not in head.keys
+    return key is not None
 
 
 def has_generated_queries(head: FileHead) -> bool:
@@ -366,16 +367,21 @@ def has_query(head: FileHead) -> bool:
 
 def is_object_of_records(head: FileHead) -> bool:
     """One JSON object with a record for each query."""
-    if not head.line.lstrip().startswith("{"):
+    if not _begins_with_object(head):
         return False
-    if head.record:
-        return all(isinstance(value, dict) for value in head.record.values())
+    if head.fields:
+        return head.has_values_of(dict)
     return OBJECT_OF_OBJECTS.match(head.data) is not None
 
 
 def is_cut_object(head: FileHead) -> bool:
     """A JSON object that does not end with its first line."""
-    return head.record == {} and head.line.lstrip().startswith("{")
+    return _begins_with_object(head) and not head.fields
+
+
+def _begins_with_object(head: FileHead) -> bool:
+    """Return whether a file is JSON, and its first line begins an object, not an array."""
+    return head.record is not None and head.line.lstrip().startswith("{")
 
 
 def has_passage(head: FileHead) -> bool:
@@ -452,8 +458,10 @@ def has_header_above_answer_list(head: FileHead) -> bool:
     """A header of question and answer, above a list: DPR's answers, and no positive."""
     if not has_queries_header(head) or not has_training_header(head):
         return False
-    first_row = head.rows[1] if len(head.rows) > 1 else []
-    return any(map(is_answer_list, first_row))
+    if len(head.rows) < 2:
+        return False
+    row_below_header = head.rows[1]
+    return any(map(is_answer_list, row_below_header))
 
 
 def has_training_header(head: FileHead) -> bool:
@@ -472,10 +480,10 @@ def has_header_of_triples(head: FileHead) -> bool:
     header = head.header(Table.TRAINING)
     if header is None or head.width != 3 or Column.LABEL in header.columns:
         return False
-    names_ids = Column.QUERY_ID in header.columns and Column.QUERY not in header.columns
-    cells = [cell for row in head.rows[1:] for cell in row]
-    are_numbers = bool(cells) and all(map(str.isdecimal, cells))
-    return names_ids or are_numbers
+    if Column.QUERY_ID in header.columns and Column.QUERY not in header.columns:
+        return True
+    cells = list(chain.from_iterable(head.rows[1:]))
+    return bool(cells) and all(map(str.isdecimal, cells))
 
 
 def has_header_of_texts(head: FileHead) -> bool:
@@ -556,7 +564,7 @@ def has_sentence_header(head: FileHead) -> bool:
 
 def has_blank(rows: Iterable[Sequence[str]]) -> bool:
     """Return whether a column of some rows has a blank, which ids have not."""
-    return any(" " in cell for row in rows for cell in row)
+    return any(" " in cell for cell in chain.from_iterable(rows))
 
 
 def has_text_after_tab(head: FileHead) -> bool:
@@ -632,8 +640,9 @@ def has_number_last(head: FileHead) -> bool:
     _, text = head.record_line
     if "\t" not in text:
         return True
-    is_below_comment = text != head.line
-    return text.count("\t") == 2 if is_below_comment else has_three_ids(head)
+    if text != head.line:  # below comments, which are among the head's rows
+        return text.count("\t") == 2
+    return has_three_ids(head)
 
 
 def has_score_last(head: FileHead) -> bool:
@@ -661,14 +670,15 @@ def has_rank_after_tabs(head: FileHead) -> bool:
 
 def counts_ranks(head: FileHead) -> bool:
     """Three columns in the first line; where there are three, the last counts for each query."""
-    counted: Counter[str] = Counter()
+    hits_by_query: Counter[str] = Counter()
     for terms in islice(head.records(), RANKED_LINES):
         if len(terms) != 3:
             break
-        counted[terms[0]] += 1
-        if terms[2] != str(counted[terms[0]]):
+        qid, _, rank = terms
+        hits_by_query[qid] += 1
+        if rank != str(hits_by_query[qid]):
             return False
-    return counted.total() > 0
+    return hits_by_query.total() > 0
 
 
 def has_three_terms(head: FileHead) -> bool:
@@ -1096,9 +1106,10 @@ def is_folder_of_texts(names: AbstractSet[str]) -> bool:
     """Files in `.txt` or `.md` alone, beside folders."""
     visible_names = [name for name in names if not name.startswith(".")]
     has_text = any(is_named(name, *TEXT_ENDINGS) for name in visible_names)
-    return has_text and all(
-        is_named(name, *TEXT_ENDINGS) or not Path(name).suffix for name in visible_names
+    has_other_file = any(
+        Path(name).suffix and not is_named(name, *TEXT_ENDINGS) for name in visible_names
     )
+    return has_text and not has_other_file
 
 
 def is_folder_of_relations(names: AbstractSet[str]) -> bool:
@@ -1106,9 +1117,10 @@ def is_folder_of_relations(names: AbstractSet[str]) -> bool:
     return any(map(is_relation_file, names))
 
 
+*_FIRST_MODEL_FILES, _LAST_MODEL_FILE = [f"`{name}`" for name in MODEL_FILES]
 FOLDER_RULES: Sequence[FolderRule] = (
     FolderRule(
-        f"{', '.join(f'`{name}`' for name in MODEL_FILES[:-1])} or `{MODEL_FILES[-1]}`",
+        f"{', '.join(_FIRST_MODEL_FILES)} or {_LAST_MODEL_FILE}",
         is_model_folder,
         {Kind.MODEL: None},
     ),
@@ -1153,6 +1165,7 @@ NAME_TERMS = {
     Kind.VECTORS: {"vectors", "embeddings"},
 }
 DATASET = frozenset({Kind.CORPUS, Kind.QUERIES, Kind.QRELS})
+RUN_AND_QRELS = frozenset({Kind.RUN, Kind.QRELS})
 
 
 def detect_kind(source: str, target: str) -> Kind:
@@ -1167,13 +1180,16 @@ def detect_kind(source: str, target: str) -> Kind:
         kind = kind_of_name(name)
         if kind is not None and (kind in kinds or not kinds):
             return kind
-    if kinds == RUN_AND_QRELS and (likely_kind := _kind_of_scores(source)):
-        return likely_kind
-    choices = [kind for kind in Kind if kind in kinds] or list(Kind)
-    message = f"{source} is of no known kind"
-    if kinds:
-        message = f"{source} could hold {' or '.join(choices)}"
-    raise UsageError(message, f"add --kind with one of {', '.join(choices)}")
+    if kinds == RUN_AND_QRELS:
+        kind_of_scores = _kind_of_scores(source)
+        if kind_of_scores is not None:
+            return kind_of_scores
+    if not kinds:
+        hint = f"add --kind with one of {', '.join(Kind)}"
+        raise UsageError(f"{source} is of no known kind", hint)
+    choices = [kind for kind in Kind if kind in kinds]
+    hint = f"add --kind with one of {', '.join(choices)}"
+    raise UsageError(f"{source} could hold {' or '.join(choices)}", hint)
 
 
 def kind_of_name(name: str) -> Kind | None:
@@ -1222,9 +1238,6 @@ def _kinds_of_file(path: Path) -> AbstractSet[Kind]:
     return set() if rule is None else rule.formats.keys()
 
 
-RUN_AND_QRELS = frozenset({Kind.RUN, Kind.QRELS})
-
-
 def detect_run_or_qrels(name: str) -> Kind | None:
     """Return whether a source is a run or qrels; None for one that can be read only once.
 
@@ -1232,12 +1245,11 @@ def detect_run_or_qrels(name: str) -> Kind | None:
     that is neither.
     """
     path = Path(name)
-    if name == files.STREAM or (files.is_special(path) and not path.is_fifo()):
+    if name == files.STREAM:
         return None
-    if path.is_dir() or path.suffix == ".parquet":
-        return Kind.QRELS
-    # ir_datasets is asked last: it makes a folder in HOME
-    if not path.exists() and (name.startswith((IRDS, BEIR, HUB)) or knows_irds(name)):
+    if files.is_special(path) and not path.is_fifo():  # of a named pipe a copy can be read
+        return None
+    if path.is_dir() or path.suffix == ".parquet" or _is_dataset_name(name):
         return Kind.QRELS
     with files.open_ahead(name) as (data, _):
         head = FileHead(data, path.name)
@@ -1249,8 +1261,17 @@ def detect_run_or_qrels(name: str) -> Kind | None:
     named_kind = kind_of_name(name)
     if named_kind in kinds:
         return named_kind
-    has_scores = is_object_of_scores(head) and FRACTION.search(data) is not None
-    return Kind.RUN if has_scores else kinds[0]
+    if is_object_of_scores(head) and _has_fraction(head):
+        return Kind.RUN
+    return kinds[0]
+
+
+def _is_dataset_name(name: str) -> bool:
+    """Return whether a source is no file and names a dataset."""
+    if Path(name).exists():
+        return False
+    # ir_datasets is asked last: it makes a folder in HOME
+    return name.startswith((IRDS, BEIR, HUB)) or knows_irds(name)
 
 
 def may_be_run_or_qrels(name: str) -> bool:
@@ -1270,25 +1291,33 @@ def _kind_of_scores(source: str) -> Kind | None:
     if source == files.STREAM or not (path.is_file() or path.is_fifo()):
         return None
     with files.open_ahead(path) as (data, _):
-        if not is_object_of_scores(FileHead(data, path.name)):
-            return None
-    return Kind.RUN if FRACTION.search(data) else Kind.QRELS
+        head = FileHead(data, path.name)
+    if not is_object_of_scores(head):
+        return None
+    return Kind.RUN if _has_fraction(head) else Kind.QRELS
+
+
+def _has_fraction(head: FileHead) -> bool:
+    """Return whether a number in JSON is a score: grades are whole numbers."""
+    return FRACTION.search(head.data) is not None
 
 
 def _neither_run_nor_qrels(head: FileHead, name: str) -> InputError:
     """Return the error of a file that is neither a run nor qrels."""
+    line, text = head.record_line
+    _require_utf8(head, name, line)
     expected = "a run (6 columns, or 3) or qrels (4 columns, or BEIR's header query-id ...)"
-    number, text = head.record_line
-    # a byte that is not UTF-8 is reported first
-    for _ in islice(files.decode_lines(_numbered_lines(head.data), name), number):
-        pass
     table = run_or_qrels(text.split(",")) or Table.RUN
     error = unread_file_error(head.data, name, table, expected)
     if error is not None:
         return error
-    found = f"{len(head.terms)} columns" if number else "nothing"
-    return InputError(name, number or None, found, expected)
+    if not text:
+        return InputError(name, None, "nothing", expected)
+    return InputError(name, line, f"{len(head.terms)} columns", expected)
 
 
-def _numbered_lines(data: bytes) -> Iterable[tuple[int, bytes]]:
-    return enumerate(data.split(b"\n"), start=1)
+def _require_utf8(head: FileHead, name: str, last_line: int) -> None:
+    """Raise an InputError for bytes that are not UTF-8, up to the line number `last_line`."""
+    numbered_lines = enumerate(head.data.split(b"\n"), start=1)
+    for _ in islice(files.decode_lines(numbered_lines, name), last_line):
+        pass

@@ -70,9 +70,18 @@ class FileHead:
         return None
 
     @cached_property
+    def fields(self) -> Mapping[str, Any]:
+        """The fields of the first JSON record; none if it is not whole in the head, or no JSON."""
+        return self.record or {}
+
+    @cached_property
     def keys(self) -> AbstractSet[str]:
         """The keys of the first JSON record."""
-        return frozenset(self.record or ())
+        return self.fields.keys()
+
+    def has_values_of(self, *types: type) -> bool:
+        """Return whether the first JSON record has values of some types alone, as far as known."""
+        return all(isinstance(value, types) for value in self.fields.values())
 
     @cached_property
     def key_meanings(self) -> AbstractSet[Column | None]:

@@ -108,8 +108,8 @@ def read_scores(data: bytes, path: str | Path, expected: str) -> Iterator[QueryS
         for docid, score in scores.items():
             identifier(docid, path, None, "passage")
             if type(score) not in (int, float) or not isfinite(score):
-                value = repr(score)[:40] if isinstance(score, str | float) else type_name(score)
-                found = f"{value} for query {qid}, passage {docid}"
+                shown = repr(score)[:40] if isinstance(score, str | float) else type_name(score)
+                found = f"{shown} for query {qid}, passage {docid}"
                 raise InputError(path, None, found, expected)
         yield QueryScores(qid, scores)
 
@@ -122,13 +122,13 @@ def read_texts(data: bytes, path: str | Path, unit: str) -> Iterator[Row]:
 def _texts_by_id(
     values: Mapping[str, Any], path: str | Path, unit: str, expected: str
 ) -> Iterator[Row]:
+    """Yield records of texts, or of records, by id."""
     for id, value in values.items():
         if isinstance(value, str):
             yield None, {"_id": id, "text": value}
         elif isinstance(value, dict):
-            record = {"_id": id} | value
-            record["_id"] = id  # the key counts, not an `_id` inside
-            yield None, record
+            # `_id` comes first, and is the key, not an `_id` inside
+            yield None, {"_id": id} | value | {"_id": id}
         else:
             raise InputError(path, None, f"{type_name(value)} for {unit} {id[:80]}", expected)
 
@@ -144,14 +144,12 @@ class EmbeddingData(NamedTuple):
 def load_embedding_data(data: bytes, path: str | Path) -> EmbeddingData:
     """Return the three parts of a data set of llama_index, each of which must be an object."""
     value = load_object(data, path, EMBEDDING_DATA)
-    parts = []
     for name in EmbeddingData._fields:
         if name not in value:
             raise InputError(path, None, f"no {name}", EMBEDDING_DATA)
         if not isinstance(value[name], dict):
             raise InputError(path, None, f"{type_name(value[name])} as {name}", EMBEDDING_DATA)
-        parts.append(value[name])
-    return EmbeddingData(*parts)
+    return EmbeddingData(value["queries"], value["corpus"], value["relevant_docs"])
 
 
 def read_embedding_queries(data: bytes, path: str | Path) -> Iterator[Row]:
@@ -184,10 +182,11 @@ def read_lists(data: bytes, path: str | Path, expected: str) -> Iterator[QueryPa
 def _lists_by_query(
     lists: Mapping[str, Any], path: str | Path, expected: str
 ) -> Iterator[QueryPassages]:
-    for name, values in lists.items():
+    """Yield the passages of each query, whose ids are checked."""
+    for name, ids in lists.items():
         qid = identifier(name, path, None, "query")
-        if not isinstance(values, list):
-            found = f"{type_name(values)} as the passages of query {qid}"
+        if not isinstance(ids, list):
+            found = f"{type_name(ids)} as the passages of query {qid}"
             raise InputError(path, None, found, expected)
-        docids = [identifier(value, path, None, "passage") for value in values]
+        docids = [identifier(id, path, None, "passage") for id in ids]
         yield QueryPassages(qid, tuple(dict.fromkeys(docids)))

@@ -10,7 +10,7 @@ import logging
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -55,20 +55,28 @@ def parse_objects(numbered: Iterable[tuple[int, bytes]], path: str | Path) -> It
     """`read_objects` of numbered lines; `path` names the file in errors."""
     import jsonlines  # only where JSON lines are read: `eval` starts without
 
-    line = 0
-
-    def lines() -> Iterator[bytes]:
-        nonlocal line
-        for line, text in numbered:  # noqa: B007
-            yield text
-
+    lines = _CountedLines(numbered)
+    reader = jsonlines.Reader(lines, loads=orjson.loads)
     try:
-        for value in jsonlines.Reader(lines(), loads=orjson.loads).iter(type=dict, skip_empty=True):
-            yield line, value
+        for value in reader.iter(type=dict, skip_empty=True):
+            yield lines.number, value
     except jsonlines.InvalidLineError as error:
         cause = error.__cause__
         found = f"a line that is not JSON ({cause})" if cause else "JSON that is no object"
-        raise InputError(path, line, found, ONE_A_LINE) from None
+        raise InputError(path, lines.number, found, ONE_A_LINE) from None
+
+
+class _CountedLines:
+    """Lines that are read by a library, and the number of the one that it read last."""
+
+    def __init__(self, numbered: Iterable[tuple[int, bytes]]) -> None:
+        self._numbered = numbered
+        self.number = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for number, text in self._numbered:
+            self.number = number
+            yield text
 
 
 def write_objects(path: str | Path, objects: Iterable[Mapping[str, Any]]) -> int:
@@ -103,43 +111,68 @@ def first_record(head: bytes) -> dict[str, Any] | None:
 
 def read_array(handle: BinaryIO, path: str | Path) -> Iterator[Numbered]:
     """Yield (line number, object) of a JSON array, which may be larger than the memory."""
-    # only finds the end of an object, which orjson then parses: Python limits a number's digits
-    decode = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
     chunks = _characters(handle, path)
     text = ""
     offset = 0  # of what was not yet read, in the text
-    line = 1
+    line = 1  # on which that begins
     separator = BEFORE_FIRST
     while True:
         try:
-            match = separator.match(text, offset)
-            if match is None:
-                raise json.JSONDecodeError("no object, or end of the array", text, offset)
-            start = end = match.end()
-            if text[end - 1] != "]":
-                _, end = decode(text, start)
-                value = orjson.loads(text[start:end])  # rejects NaN and lone surrogates
+            item = _next_item(text, offset, separator)
         except (json.JSONDecodeError, RecursionError) as error:
             # the text ends too early, or is broken
             next_text = next(chunks, "") if len(text) - offset <= LONGEST else ""
-            if next_text:
-                text = text[offset:] + next_text
-                offset = 0
-                continue
-            rest = text[offset:].lstrip(" \t\r\n,[")
-            line += text.count("\n", offset, len(text) - len(rest))
-            reason = getattr(error, "msg", "nested too deeply")
-            raise InputError(path, line, f"{rest[:20]!r} ({reason})", ONE_ARRAY) from None
-        line += text.count("\n", offset, start)
-        is_end_of_array = start == end
-        if is_end_of_array:
+            if not next_text:
+                raise _array_error(error, text, offset, line, path) from None
+            text = text[offset:] + next_text
+            offset = 0
+            continue
+        line += text.count("\n", offset, item.start)
+        if item.value is None:
             break
-        yield line, value
-        line += text.count("\n", start, end)
-        offset = end
+        yield line, item.value
+        line += text.count("\n", item.start, item.end)
+        offset = item.end
         separator = BEFORE_NEXT
-    if text[end:].strip() or any(chunk.strip() for chunk in chunks):
+    if text[item.end :].strip() or any(chunk.strip() for chunk in chunks):
         raise InputError(path, line, "more after the array's end", ONE_ARRAY)
+
+
+class _Item(NamedTuple):
+    """An object of a JSON array, and its position in the text; no value at the array's end."""
+
+    start: int
+    end: int
+    value: dict[str, Any] | None
+
+
+# only finds the end of an object, which orjson then parses: Python limits a number's digits
+_find_end = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
+
+
+def _next_item(text: str, offset: int, separator: re.Pattern[str]) -> _Item:
+    """Return the object that follows in an array, or the array's end.
+
+    Raises a JSONDecodeError or a RecursionError if the text is broken or ends too early.
+    """
+    match = separator.match(text, offset)
+    if match is None:
+        raise json.JSONDecodeError("no object, or end of the array", text, offset)
+    start = match.end()
+    if text[start - 1] == "]":
+        return _Item(start, start, None)
+    _, end = _find_end(text, start)
+    return _Item(start, end, orjson.loads(text[start:end]))  # rejects NaN and lone surrogates
+
+
+def _array_error(
+    error: Exception, text: str, offset: int, line: int, path: str | Path
+) -> InputError:
+    """Return the error of an array that is broken behind `offset`, which is on a `line`."""
+    broken_text = text[offset:].lstrip(" \t\r\n,[")
+    line += text.count("\n", offset, len(text) - len(broken_text))
+    reason = getattr(error, "msg", "nested too deeply")
+    return InputError(path, line, f"{broken_text[:20]!r} ({reason})", ONE_ARRAY)
 
 
 def _characters(handle: BinaryIO, path: str | Path) -> Iterator[str]:
@@ -163,7 +196,8 @@ class RecordKeys(NamedTuple):
     must_have_id: bool = True
 
     def __str__(self) -> str:
-        return " with ".join("|".join(keys) for keys in (self.ids, self.texts) if keys)
+        alternatives = ["|".join(keys) for keys in (self.ids, self.texts) if keys]
+        return " with ".join(alternatives)
 
     def used_in(self, record: Mapping[str, Any]) -> "UsedKeys | None":
         """Return the keys of the format that a record has; None if it is of another format.
@@ -196,12 +230,12 @@ def read_records(
     formats: Mapping[Format, RecordKeys],
     format: Format | None,
     path: str | Path,
-    what: str,
+    table: Table,
 ) -> tuple[Format | None, Iterator[Record]]:
     """Return the format of a file, None if it is empty, and its records.
 
     The first record decides which of the format's keys the file uses; others must have them.
-    Without a `format`, `formats` are tried in their order. `what` is "corpus" or "queries".
+    Without a `format`, `formats` are tried in their order.
     """
     first_object, objects = files.peek(iter(objects))
     if first_object is None:
@@ -214,12 +248,11 @@ def read_records(
             break
     else:
         expected = " or ".join(dict.fromkeys(str(formats[name]) for name in candidates))
-        table = Table.CORPUS if what == "corpus" else Table.QUERIES
         hint = renaming_hint(record, path, table)
         raise InputError(path, line, f"the keys {list_keys(record)}", expected, hint)
     if format is None:
-        logger.info(f"{files.display_name(path)}: {name} {what} ({used_keys.listed(record)})")
-    unit = "passage" if what == "corpus" else "query"
+        logger.info(f"{files.display_name(path)}: {name} {table} ({used_keys.listed(record)})")
+    unit = "passage" if table is Table.CORPUS else "query"
     return name, records_of_keys(objects, used_keys, path, unit)
 
 
@@ -235,10 +268,12 @@ def records_of_keys(
             if key is not None and key not in record:
                 found = f"no {key} (keys: {list_keys(record)})"
                 raise InputError(path, line, found, f"a record with {key}")
+        text_value = record[keys.text]
         id = str(number)
         if keys.id is not None:
             id = identifier(record.pop(keys.id), path, line, unit)
-        text = as_text(record.pop(keys.text), keys.text, path, line)
+        text = as_text(text_value, keys.text, path, line)
+        record.pop(keys.text, None)  # gone already if one field is both id and text
         title = ""
         if keys.title is not None:
             title = as_text(record.pop(keys.title, None), keys.title, path, line)
@@ -265,16 +300,16 @@ def as_text(value: Any, key: str, path: str | Path, line: int | None) -> str:
     return value
 
 
-def identifier(value: Any, path: str | Path, line: int | None, what: str) -> str:
+def identifier(value: Any, path: str | Path, line: int | None, unit: str) -> str:
     """Return an id, a string without white space; an integer keeps its digits."""
     if type(value) is int:
         return str(value)
     if not isinstance(value, str):
         type_name = "null" if value is None else type(value).__name__
-        raise InputError(path, line, f"a {what} id that is {type_name}", "a string")
+        raise InputError(path, line, f"a {unit} id that is {type_name}", "a string")
     terms = value.split()
     if terms != [value]:
-        found = f"the {what} id {value[:80]!r}" if terms else f"an empty {what} id"
+        found = f"the {unit} id {value[:80]!r}" if terms else f"an empty {unit} id"
         raise InputError(path, line, found, "an id without white space")
     return value
 
@@ -313,15 +348,15 @@ class Fields:
         """Return the finite number that stands under `key`; None of null."""
         if value is None:
             return None
-        try:
-            number = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError, OverflowError):
-            number = math.nan
+        number = math.nan
+        if not isinstance(value, bool):
+            with suppress(TypeError, ValueError, OverflowError):
+                number = float(value)
         if not math.isfinite(number):
             raise self.error(f"{key} {repr(value)[:40]}", "a finite number")
         return number
 
-    def items(self, key: str, kind: type = object) -> list[Any]:
+    def items(self, key: str, item_type: type = object) -> list[Any]:
         """Return a list of values of one type; absent or null is empty."""
         values = self.record.get(key)
         if values is None:
@@ -329,10 +364,9 @@ class Fields:
         if not isinstance(values, list):
             raise self.error(f"{type(values).__name__} as {key}", "a list")
         for value in values:
-            if not isinstance(value, kind):
-                raise self.error(
-                    f"{type(value).__name__} in {key}", f"a list of {NAMES_OF_TYPES[kind]}"
-                )
+            if not isinstance(value, item_type):
+                expected = f"a list of {NAMES_OF_TYPES[item_type]}"
+                raise self.error(f"{type(value).__name__} in {key}", expected)
         return values
 
     def texts(self, key: str) -> tuple[str, ...]:
@@ -344,6 +378,6 @@ class Fields:
         return tuple(identifier(value, self.path, self.line, key) for value in self.items(key))
 
     def rest(self, known: Collection[str]) -> Mapping[str, Any]:
-        """Return the fields that are not among the known ones."""
-        fields = {key: value for key, value in self.record.items() if key not in known}
-        return fields or NO_FIELDS
+        """Return the fields whose keys are not among the known ones."""
+        other_fields = {key: value for key, value in self.record.items() if key not in known}
+        return other_fields or NO_FIELDS

@@ -23,19 +23,16 @@ TOKENS = "tokens.jsonl"  # the file of token ids in a folder that holds tokenise
 
 
 class Document(NamedTuple):
-    """A document's texts: its fields, or its spans if it is `cut` already.
-
-    Or, without texts, `tokens`: the token ids of its text or of its spans, without special tokens
-    around them, and of its queries and continuations; None if the record has none.
-    """
+    """A document to pre-train on: its texts, or the token ids of them."""
 
     docid: str
     title: str
-    parts: tuple[str, ...]
-    cut: bool = False
-    tokens: list[list[int]] | None = None
+    parts: tuple[str, ...]  # the texts of its fields, or its spans; empty where there are `tokens`
+    cut: bool = False  # whether these are spans already
+    # ids without special tokens around them; None if the record has none
+    tokens: list[list[int]] | None = None  # of the text, or of each span
     queries: list[list[int]] | None = None
-    next: list[list[int]] | None = None
+    next: list[list[int]] | None = None  # of the continuations
     place: tuple[str, int | None] = ("", None)  # file and line, for errors about token ids
 
 
@@ -53,29 +50,36 @@ def read_documents(
     "queries": [[ids]], "next": [[ids]]} or {"spans": [[ids], ...]}.
     """
     for file in _files_of(source):
-        is_file = Path(file).is_file()
-        is_text_file = is_file and file.removesuffix(".gz").endswith(TEXT_ENDING)
-        is_text_stream = file == STREAM and raw_text is not None
-        if is_text_file or is_text_stream:
+        if _is_plain_text(file, raw_text):
             yield from _text_documents(file, raw_text)
             continue
-        list_key = _listed_key(file) if is_file else None
+        list_key = _listed_key(file)
         if list_key is not None:
             yield from _read_records(file, list_key)
-        else:
-            for passage in read_passages(file, corpus_settings, fields):
-                yield _document_of_passage(passage, fields)
+            continue
+        for passage in read_passages(file, corpus_settings, fields):
+            yield _document_of_passage(passage, fields)
 
 
 def _files_of(source: str) -> list[str]:
     """Return the files of a folder that are read one by one, or else the source itself."""
     folder = Path(source)
-    if (folder / TOKENS).is_file():
-        return [str(folder / TOKENS)]
-    if folder.is_dir() and not is_table(folder, "corpus"):
-        paths = table_files(folder, (*ENDINGS, TEXT_ENDING))
-        return [str(path) for path in paths] or [source]
-    return [source]
+    token_file = folder / TOKENS
+    if token_file.is_file():
+        return [str(token_file)]
+    if not folder.is_dir() or is_table(folder, "corpus"):
+        return [source]
+    paths = table_files(folder, (*ENDINGS, TEXT_ENDING))
+    if not paths:
+        return [source]  # a folder of Markdown, or of subfolders
+    return [str(path) for path in paths]
+
+
+def _is_plain_text(file: str, raw_text: RawText | None) -> bool:
+    """Return whether a file is a .txt file, or standard input that was declared as plain text."""
+    if file == STREAM:
+        return raw_text is not None
+    return Path(file).is_file() and file.removesuffix(".gz").endswith(TEXT_ENDING)
 
 
 def _text_documents(file: str, raw_text: RawText | None) -> Iterator[Document]:
@@ -115,38 +119,73 @@ def _document_of_passage(passage: Passage, fields: Sequence[str]) -> Document:
 
 def _listed_key(file: str) -> str | None:
     """Return the key of the list that a file's first record has; None for a corpus."""
+    if not Path(file).is_file():
+        return None
     with open_ahead(file) as (head, _):
         record = first_record(head) or {}
     key = document_list_key(record)
     if key is not None:
-        has_spans = key == "spans" and not isinstance(next(iter(record[key]), None), list)
-        contents = "spans" if has_spans else "token ids"
+        first_item = next(iter(record[key]), None)
+        has_texts = key == "spans" and not isinstance(first_item, list)
+        contents = "spans" if has_texts else "token ids"
         logger.info(f"{display_name(file)}: {contents} of documents")
     return key
 
 
-def _read_records(file: str, key: str) -> Iterator[Document]:
+def _read_records(file: str, list_key: str) -> Iterator[Document]:
+    """Yield the documents of JSON lines that have token ids or spans under `list_key`."""
     for line, record in read_objects(file):
         fields = Fields(record, file, line)
-        if key not in fields:
-            raise fields.error(f"a record without `{key}`", f"`{key}`, as in the first record")
-        found, place = fields.items(key), (file, line)
-        if key == "text":
-            ids = _check_ids(fields, key, [found])
-            others = (name for name in ("queries", "next") if name in fields)
-            lists = {name: _check_ids(fields, name, fields.items(name)) for name in others}
-            yield Document("", "", (), False, ids, place=place, **lists)
-        elif all(isinstance(span, str) for span in found):
-            yield Document(str(line), "", tuple(span for span in found if span.strip()), cut=True)
+        if list_key not in fields:
+            found = f"a record without `{list_key}`"
+            raise fields.error(found, f"`{list_key}`, as in the first record")
+        items = fields.items(list_key)
+        if list_key == "text":
+            yield _document_of_ids(fields, items)
+        elif all(isinstance(span, str) for span in items):
+            spans = tuple(span for span in items if span.strip())
+            yield Document(str(line), "", spans, cut=True)
         else:
-            yield Document("", "", (), True, _check_ids(fields, key, found), place=place)
+            yield Document(
+                docid="",
+                title="",
+                parts=(),
+                cut=True,
+                tokens=_check_ids(fields, list_key, items),
+                place=(file, line),
+            )
+
+
+def _document_of_ids(fields: Fields, text_ids: list[Any]) -> Document:
+    """Return the document of a record with the token ids of one text, and of its expansion."""
+    return Document(
+        docid="",
+        title="",
+        parts=(),
+        tokens=_check_ids(fields, "text", [text_ids]),
+        queries=_optional_ids(fields, "queries"),
+        next=_optional_ids(fields, "next"),
+        place=(str(fields.path), fields.line),
+    )
+
+
+def _optional_ids(fields: Fields, key: str) -> list[list[int]] | None:
+    """Return the lists of token ids under a key; None if the record lacks it."""
+    if key not in fields:
+        return None
+    return _check_ids(fields, key, fields.items(key))
 
 
 def _check_ids(fields: Fields, key: str, lists: list[Any]) -> list[list[int]]:
-    for ids in lists:
-        if not isinstance(ids, list) or not all(type(item) is int and item >= 0 for item in ids):
-            raise fields.error(f"{key} that are no token ids", f"a list of whole numbers as {key}")
+    """Return lists of token ids as they are; raise an InputError for anything else under `key`."""
+    if not all(map(_are_token_ids, lists)):
+        raise fields.error(f"{key} that are no token ids", f"a list of whole numbers as {key}")
     return lists
+
+
+def _are_token_ids(value: Any) -> bool:
+    """Return whether a JSON value is a list of whole numbers; `true` is none."""
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
 
 
 class Expansion(NamedTuple):
@@ -165,14 +204,15 @@ class HasDocid(Protocol):
         """The id of the passage."""
 
 
-R = TypeVar("R", bound=HasDocid)
+PassageRecord = TypeVar("PassageRecord", bound=HasDocid)
 
 
 def read_expansions(path: str | Path) -> Iterator[Expansion]:
     """Yield the expansions of a file, in its order."""
     for line, record in read_objects(path):
         fields = Fields(record, path, line)
-        if not (docid := fields.identifier("docid")):
+        docid = fields.identifier("docid")
+        if not docid:
             raise fields.error("an expansion without `docid`", "the id of its passage")
         yield Expansion(docid, fields.texts("queries"), fields.texts("next"))
 
@@ -191,8 +231,8 @@ def append_queries(passages: Iterable[Passage], path: str | Path) -> Iterator[Pa
 
 
 def with_records(
-    passages: Iterable[Passage], records: Iterator[R], path: str | Path
-) -> Iterator[tuple[Passage, R | None]]:
+    passages: Iterable[Passage], records: Iterator[PassageRecord], path: str | Path
+) -> Iterator[tuple[Passage, PassageRecord | None]]:
     """Yield each passage with its record of the file `path`, which `generate` wrote, or None.
 
     The records are in the order of the passages, and may lack some.
@@ -207,6 +247,5 @@ def with_records(
     if record is not None:
         found = f"an expansion of {record.docid}, which the corpus does not have there"
         expected = "expansions in the order of the corpus"
-        raise InputError(
-            path, None, found, expected, "give the corpus that `denserk generate` read"
-        )
+        hint = "give the corpus that `denserk generate` read"
+        raise InputError(path, None, found, expected, hint)

@@ -69,19 +69,21 @@ def _find_text_field(
     settings: CorpusSettings,
 ) -> str | None:
     """Return the field with the text; None if it is not clear."""
-    lengths = _median_lengths(records)
+    median_lengths = _median_lengths(records)
     known_field = by_meaning.get(Column.TEXT)
-    if known_field in lengths:
+    if known_field in median_lengths:
         return known_field
     named_fields = (settings.id_key, settings.title_field)
     long_fields = [
         field
-        for field, length in lengths.items()
+        for field, length in median_lengths.items()
         if length >= SHORTEST_TEXT and field not in named_fields
     ]
+    if len(long_fields) != 1:
+        return None
+    (text_field,) = long_fields
     # a name as long as a text is a text, in a first row that is no header
-    is_clear = len(long_fields) == 1 and len(long_fields[0]) < SHORTEST_TEXT
-    return long_fields[0] if is_clear else None
+    return text_field if len(text_field) < SHORTEST_TEXT else None
 
 
 def _median_lengths(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -90,14 +92,15 @@ def _median_lengths(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     for record in records:
         for field, value in record.items():
             values_by_field.setdefault(field, []).append(value)
-    lengths = {}
+    medians = {}
     for field, values in values_by_field.items():
         texts = [value for value in values if isinstance(value, str)]
-        is_text = bool(texts) and len(texts) + values.count(None) == len(values)
-        if is_text:
-            absent = len(records) - len(texts)
-            lengths[field] = median([*map(len, texts), *[0] * absent])
-    return lengths
+        are_texts = len(texts) + values.count(None) == len(values)
+        if texts and are_texts:
+            lengths = [len(text) for text in texts]
+            lengths += [0] * (len(records) - len(texts))  # null, or no such field
+            medians[field] = median(lengths)
+    return medians
 
 
 def _find_id_field(
@@ -107,14 +110,16 @@ def _find_id_field(
 ) -> str | None:
     """Return the field with the ids: of a name that is known, else the only one that looks so."""
     known_field = by_meaning.get(Column.PASSAGE_ID)
-    if known_field is not None:
+    if known_field is not None and known_field not in taken_fields:
         return known_field
     candidates = [
         field
         for field in records[0]
         if field not in taken_fields and is_id_name(field) and _has_ids(records, field)
     ]
-    return candidates[0] if len(candidates) == 1 else None
+    if len(candidates) != 1:
+        return None
+    return candidates[0]
 
 
 def _has_ids(records: Sequence[Mapping[str, Any]], field: str) -> bool:
@@ -136,15 +141,17 @@ def _unclear_text(
     """Return the error of records in which no field is clearly the text."""
     found = f"no field that is clearly the text: {_examples(records[0])}"
     expected = "a known format, or one field of texts"
-    hint = unpacking_hint(records[0], path) or _naming_hint(records)
-    may_be_object = line == 1 and len(records) == 1
-    if (
-        may_be_object
-        and records[0]
-        and all(isinstance(value, str) for value in records[0].values())
-    ):
+    hint = unpacking_hint(records[0], path)
+    if hint is None:
+        hint = _naming_hint(records)
+    if line == 1 and len(records) == 1 and _may_be_texts_by_id(records[0]):
         hint += "; or, if it is one object {id: text}, add --corpus-format json"
     return InputError(path, line, found, expected, hint)
+
+
+def _may_be_texts_by_id(record: Mapping[str, Any]) -> bool:
+    """Return whether a record has texts alone."""
+    return bool(record) and all(isinstance(value, str) for value in record.values())
 
 
 def _naming_hint(records: Sequence[Mapping[str, Any]]) -> str:
@@ -152,22 +159,28 @@ def _naming_hint(records: Sequence[Mapping[str, Any]]) -> str:
     keys = choose_keys(records, Table.CORPUS)
     if keys is None:
         return "name the fields: --text-field NAME --id-field NAME --title-field NAME"
-    options = {"text": "--text-field", "_id": "--id-field", "title": "--title-field"}
-    named = [f"{options[key]} {_shell_word(keys[key])}" for key in options if key in keys]
-    return f"name the fields, for instance {' '.join(named)}"
+    option_by_key = {"text": "--text-field", "_id": "--id-field", "title": "--title-field"}
+    options = [
+        f"{option} {_shell_word(keys[key])}" for key, option in option_by_key.items() if key in keys
+    ]
+    return f"name the fields, for instance {' '.join(options)}"
 
 
 def _examples(record: Mapping[str, Any]) -> str:
     """Return the first fields of a record with the beginnings of their values."""
-    shown = []
+    if not record:
+        return "an empty record"
+    examples = []
     for field in list(record)[:8]:
         value = json.dumps(record[field], ensure_ascii=False, default=str)
-        beginning = f"{value[:24]}..." if len(value) > 27 else value
-        beginning = beginning if beginning.isprintable() else ascii(beginning)
-        shown.append(f"{list_keys([field])} ({beginning})")
+        if len(value) > 27:
+            value = f"{value[:24]}..."
+        if not value.isprintable():
+            value = ascii(value)
+        examples.append(f"{list_keys([field])} ({value})")
     if len(record) > 8:
-        shown.append("...")
-    return ", ".join(shown) or "an empty record"
+        examples.append("...")
+    return ", ".join(examples)
 
 
 def _shell_word(field: str) -> str:
@@ -181,11 +194,14 @@ def describe_fields(fields: UsedKeys) -> str:
     >>> describe_fields(UsedKeys(None, "body", "headline"))
     'text: body, title: headline, ids made from the texts'
     """
-    parts = [f"text: {fields.text}"]
+    descriptions = [f"text: {fields.text}"]
     if fields.title is not None:
-        parts.append(f"title: {fields.title}")
-    parts.append("ids made from the texts" if fields.id is None else f"id: {fields.id}")
-    return ", ".join(parts)
+        descriptions.append(f"title: {fields.title}")
+    if fields.id is None:
+        descriptions.append("ids made from the texts")
+    else:
+        descriptions.append(f"id: {fields.id}")
+    return ", ".join(descriptions)
 
 
 def id_of_texts(title: str, text: str) -> str:

@@ -66,13 +66,13 @@ def walk(folder: Path) -> FolderFiles:
 
 def report_skipped(folder: Path, skipped: int, unread: int) -> None:
     """Report what of a folder is not read, in one line."""
-    parts = []
+    descriptions = []
     if skipped:
-        parts.append(f"hidden files and folders, and links out of it ({skipped:,})")
+        descriptions.append(f"hidden files and folders, and links out of it ({skipped:,})")
     if unread:
-        parts.append(f"files of other kinds ({unread:,})")
-    if parts:
-        logger.info(f"{folder.name}: not read: {', '.join(parts)}")
+        descriptions.append(f"files of other kinds ({unread:,})")
+    if descriptions:
+        logger.info(f"{folder.name}: not read: {', '.join(descriptions)}")
 
 
 def id_of_name(name: str) -> str:
@@ -135,14 +135,13 @@ def split_markdown(text: str, docid: str) -> Passage:
     """
     document = _split_front_matter(text)
     body = document.body.strip()
-    title = document.front_matter.get("title")
-    has_title = title is not None and not isinstance(title, dict | list)
-    if has_title and str(title).strip():
-        return Passage(docid, body, str(title).strip())
+    title = document.front_matter_title
+    if title:
+        return Passage(docid, body, title)
     heading = _first_heading(body)
     if heading is None:
         return Passage(docid, body)
-    return Passage(docid, heading.rest.strip(), heading.title)
+    return Passage(docid, heading.text.strip(), heading.title)
 
 
 class _Document(NamedTuple):
@@ -151,23 +150,31 @@ class _Document(NamedTuple):
     front_matter: Mapping[str, Any]
     body: str
 
+    @property
+    def front_matter_title(self) -> str:
+        """The title of the front matter, empty without one."""
+        title = self.front_matter.get("title")
+        if title is None or isinstance(title, dict | list):
+            return ""
+        return str(title).strip()
+
 
 def _split_front_matter(text: str) -> _Document:
     """Return front matter and text of a document; what is no YAML is text."""
-    whole = _Document({}, text)
+    document_without = _Document({}, text)
     match = FRONT_MATTER.match(text)
     if match is None:
-        return whole
+        return document_without
     import yaml  # only where it is needed: `eval` starts without
 
     try:
         values = yaml.safe_load(match.group(1) or "")
     except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: of dates
-        return whole
+        return document_without
     if values is None:
         values = {}
     if not isinstance(values, dict):
-        return whole
+        return document_without
     return _Document(values, text[match.end() :])
 
 
@@ -175,35 +182,46 @@ class _Heading(NamedTuple):
     """The first heading of a document, and the text without it if it stands first."""
 
     title: str
-    rest: str
+    text: str
 
 
 def _first_heading(text: str) -> _Heading | None:
     """Return the first heading that is not in a block of code; None without one."""
     lines = text.split("\n")
-    fence = ""  # of the block of code that is open
+    open_fence = ""  # of the block of code that is open
     for number, line in enumerate(lines):
-        mark = FENCE.match(line)
+        match = FENCE.match(line)
+        fence = "" if match is None else match.group(1)
+        if open_fence:
+            if fence == open_fence:
+                open_fence = ""
+            continue
         if fence:
-            closes = mark is not None and mark.group(1) == fence
-            fence = "" if closes else fence
+            open_fence = fence
             continue
-        if mark is not None:
-            fence = mark.group(1)
+        next_line = lines[number + 1] if number + 1 < len(lines) else ""
+        heading_lines = _heading_lines(line, next_line)
+        if heading_lines is None:
             continue
-        height = _heading_height(line, lines[number + 1] if number + 1 < len(lines) else "")
-        if height == 0:
-            continue
-        match = HEADING.fullmatch(line)
-        title = (match.group(1) or "") if match is not None and height == 1 else line
-        rest = "\n".join(lines[height:]) if number == 0 else text
-        return _Heading(title.strip(), rest)
+        if number > 0:
+            return _Heading(heading_lines.title, text)
+        return _Heading(heading_lines.title, "\n".join(lines[heading_lines.height :]))
     return None
 
 
-def _heading_height(line: str, next_line: str) -> int:
-    """Return the number of lines of a heading that begins here; 0 if none does."""
-    if HEADING.fullmatch(line):
-        return 1
-    has_underline = UNDERLINE.fullmatch(next_line) is not None
-    return 2 if line.strip() and has_underline else 0
+class _HeadingLines(NamedTuple):
+    """The title of a heading, and how many lines it has."""
+
+    title: str
+    height: int
+
+
+def _heading_lines(line: str, next_line: str) -> _HeadingLines | None:
+    """Return the heading that begins with a line; None if it is of the text."""
+    match = HEADING.fullmatch(line)
+    if match is not None:
+        title = match.group(1) or ""
+        return _HeadingLines(title.strip(), 1)
+    if line.strip() and UNDERLINE.fullmatch(next_line):
+        return _HeadingLines(line.strip(), 2)
+    return None

@@ -84,21 +84,34 @@ def read_queries(
     `hf:NAME`. Only queries that `qrels` judge are kept: BEIR's queries.jsonl holds all splits.
     `fields` name what the texts are made of, such as title and description of TREC topics.
     """
-    judged = None if qrels is None else read_qrels_map(qrels)
+    queries = _at_least_one(_queries(source, topics_format, fields=fields), source)
+    if qrels is None:
+        yield from queries
+    else:
+        yield from _judged_queries(queries, source, qrels)
+
+
+def _at_least_one(queries: Iterable[Query], source: str) -> Iterator[Query]:
+    """Yield queries; raise an InputError if there are none."""
+    is_empty = True
+    for query in queries:
+        is_empty = False
+        yield query
+    if is_empty:
+        raise InputError(source, None, "no queries", "at least one")
+
+
+def _judged_queries(queries: Iterable[Query], source: str, qrels: str) -> Iterator[Query]:
+    """Yield the queries that `qrels` judge, log their number, and reject qrels of other queries."""
+    judged = read_qrels_map(qrels)
     first_qid = ""
     query_count = judged_count = 0
-    for query in _queries(source, topics_format, fields=fields):
+    for query in queries:
         first_qid = first_qid or query.qid
         query_count += 1
-        if judged is None:
-            yield query
-        elif query.qid in judged:
+        if query.qid in judged:
             judged_count += 1
             yield query
-    if not query_count:
-        raise InputError(source, None, "no queries", "at least one")
-    if judged is None:
-        return
     if not judged_count:
         message = (
             f"{qrels} judges queries such as {next(iter(judged))}, and none of the "
@@ -133,13 +146,13 @@ def _queries(
     read_file = partial(
         read_topics_file, topics_format=topics_format, textless=textless, needs_query=not fields
     )
-    seen: set[str] = set()
+    qids: set[str] = set()
     for query in _queries_of_source(source, read_file):
         if fields:
             query = trec_topics.query_of_fields(query, fields, source)
-        if query.qid in seen:
+        if query.qid in qids:
             raise InputError(source, None, f"the query id {query.qid} twice", "each id once")
-        seen.add(query.qid)
+        qids.add(query.qid)
         yield query
 
 
@@ -190,14 +203,14 @@ def read_topics_file(
         if not head.line:
             return
         file = _TopicsFile(path, head, handle, topics_format, textless, needs_query)
-        detected, rows = file.rows()
+        detected_format, rows = file.rows()
         keys_by_format = TOPICS_KEYS
-        if detected is not None:
-            keys_by_format = {detected: TOPICS_KEYS[detected]}
-        if textless and detected is not TopicsFormat.TSV:
+        if detected_format is not None:
+            keys_by_format = {detected_format: TOPICS_KEYS[detected_format]}
+        if textless and detected_format is not TopicsFormat.TSV:
             rows = ((line, {"question": "", **record}) for line, record in rows)
         topics_format, records = json_records.read_records(
-            rows, keys_by_format, topics_format, path, "queries"
+            rows, keys_by_format, topics_format, path, Table.QUERIES
         )
         relation = Path(path).name.partition(".")[0]
         for line, qid, text, _, extra in records:
@@ -229,16 +242,18 @@ class _TopicsFile(NamedTuple):
         """Return the records of the file, of whichever format it is."""
         if self.format is None and detection.has_generated_queries(self.head):
             raise unread_files.generated_queries_error(self.path, Table.QUERIES)
-        if self._is(TopicsFormat.TREC, detection.is_trec_topics):
+        if self._is_of(TopicsFormat.TREC, detection.is_trec_topics):
             return self._topics()
-        if self._is(TopicsFormat.CLICKS, detection.has_clicks_header):
+        if self._is_of(TopicsFormat.CLICKS, detection.has_clicks_header):
             return self._clicked_queries()
-        return self.columns() if self.has_columns else self.json_records()
+        if self._has_columns:
+            return self._column_rows()
+        return self._json_rows()
 
-    def _is(self, topics_format: TopicsFormat, looks_so: Callable[[FileHead], bool]) -> bool:
-        """Return whether the file is of a format: that is given, or else it looks so."""
+    def _is_of(self, topics_format: TopicsFormat, rule: Callable[[FileHead], bool]) -> bool:
+        """Return whether the file is of a format: the given one, or else one by its rule."""
         if self.format is None:
-            return looks_so(self.head)
+            return rule(self.head)
         return self.format is topics_format
 
     def _clicked_queries(self) -> _Rows:
@@ -254,16 +269,16 @@ class _TopicsFile(NamedTuple):
         return _Rows(TopicsFormat.TREC, rows)
 
     @property
-    def has_columns(self) -> bool:
+    def _has_columns(self) -> bool:
         """Whether the file has columns between tabs; otherwise it is JSON."""
         if self.format is None:
             return self.head.record is None
         return self.format in COLUMNS
 
-    def json_records(self) -> _Rows:
+    def _json_rows(self) -> _Rows:
         """Return the records of JSON lines, of an array, or of an object by query id."""
         if self.format is TopicsFormat.JSON or self._is_object:
-            return self._object_records()
+            return self._object_rows()
         rows = json_records.read_json(self.handle, self.head.line.encode(), self.path)
         if self.format is None and detection.is_relation(self.head):
             return _Rows(TopicsFormat.ENTITY_QUESTIONS, rows)
@@ -274,27 +289,26 @@ class _TopicsFile(NamedTuple):
         """Whether the file is one object by query id, or a data set of llama_index."""
         if self.format not in (None, TopicsFormat.QA):
             return False
-        looks = (
-            detection.is_embedding_data,
-            detection.is_object_of_records,
-            detection.has_texts_by_id,
-            detection.is_cut_object,
+        return (
+            detection.is_embedding_data(self.head)
+            or detection.is_object_of_records(self.head)
+            or detection.has_texts_by_id(self.head)
+            or detection.is_cut_object(self.head)
         )
-        return any(look(self.head) for look in looks)
 
-    def _object_records(self) -> _Rows:
+    def _object_rows(self) -> _Rows:
         """Return the records of one object by query id."""
         data = files.read_all(self.handle, self.path)
         if detection.is_embedding_data(self.head):
-            return _Rows(TopicsFormat.JSON, json_objects.read_embedding_queries(data, self.path))
+            rows = json_objects.read_embedding_queries(data, self.path)
+            return _Rows(self.format or TopicsFormat.JSON, rows)
         first_row, rows = files.peek(json_objects.read_texts(data, self.path, "query"))
-        if first_row is None:
-            return _Rows(TopicsFormat.JSON, ())
+        if self.format is not None or first_row is None:
+            return _Rows(self.format or TopicsFormat.JSON, rows)
         _, record = first_row
-        has_question = "question" in record and self.format is not TopicsFormat.JSON
-        return _Rows(TopicsFormat.QA if has_question else TopicsFormat.JSON, rows)
+        return _Rows(TopicsFormat.QA if "question" in record else TopicsFormat.JSON, rows)
 
-    def columns(self) -> _Rows:
+    def _column_rows(self) -> _Rows:
         """Return the records of lines with columns, by their header if there is one."""
         unread_files.reject_binary(self.head.data, self.path, Table.QUERIES)
         if self.format is None and detection.is_csv_of_queries(self.head):
@@ -358,9 +372,10 @@ class _TopicsFile(NamedTuple):
 
 def _format_of_columns(columns: Iterable[Column]) -> TopicsFormat:
     """Return the format of columns under a header: DPR's have answers in place of ids."""
-    present = set(columns)
-    is_dpr = Column.ANSWERS in present and Column.QUERY_ID not in present
-    return TopicsFormat.DPR if is_dpr else TopicsFormat.TSV
+    available = set(columns)
+    if Column.ANSWERS in available and Column.QUERY_ID not in available:
+        return TopicsFormat.DPR
+    return TopicsFormat.TSV
 
 
 def _take_answers(fields: dict[str, Any], path: str | Path, line: int | None) -> tuple[str, ...]:
@@ -385,23 +400,28 @@ def _header_rows(
 
     Further tabs belong to the text if it is the last column.
     """
-    text_key = "question" if topics_format is TopicsFormat.DPR else "text"
-    keys = {Column.QUERY_ID: "id", Column.QUERY: text_key, Column.ANSWERS: "answers"}
-    names = [
-        keys.get(column, name) for column, name in zip(header.columns, header.names, strict=True)
+    text_key = _text_key(topics_format)
+    key_by_column = {Column.QUERY_ID: "id", Column.QUERY: text_key, Column.ANSWERS: "answers"}
+    keys = [
+        key_by_column.get(column, name)
+        for column, name in zip(header.columns, header.names, strict=True)
     ]
-    text_is_last = header.columns[-1] is Column.QUERY
+    most_tabs = len(keys) - 1 if header.columns[-1] is Column.QUERY else -1
     for line, row in lines:
-        cells = row.split("\t", len(names) - 1) if text_is_last else row.split("\t")
-        if len(cells) != len(names):
+        cells = row.split("\t", most_tabs)
+        if len(cells) != len(keys):
             found = f"{files.columns(len(cells))} between tabs"
-            raise InputError(path, line, found, f"{len(names)}: {', '.join(header.names)}")
+            raise InputError(path, line, found, f"{len(keys)}: {', '.join(header.names)}")
         if header.is_quoted:
             cells = [files.unquote(cell) for cell in cells]
-        record: dict[str, Any] = {text_key: "", **dict(zip(names, cells, strict=True))}
-        if is_answer_list(record.get("answers", "")):
-            record["answers"] = _parse_answers(record["answers"], path, line)
+        record: dict[str, Any] = {text_key: "", **dict(zip(keys, cells, strict=True))}
+        _parse_answers_of(record, path, line)
         yield line, record
+
+
+def _text_key(topics_format: TopicsFormat) -> str:
+    """Return the key of the query in records of columns."""
+    return "question" if topics_format is TopicsFormat.DPR else "text"
 
 
 def _csv_records(
@@ -411,16 +431,24 @@ def _csv_records(
     path: str | Path,
 ) -> Iterator[json_records.Numbered]:
     """Yield rows of CSV as records of a format; other columns keep their names."""
-    text_key = "question" if topics_format is TopicsFormat.DPR else "text"
-    keys = {Column.QUERY_ID: "id", Column.QUERY: text_key, Column.ANSWERS: "answers"}
-    key_by_name = {name: keys[column] for column, name in names.items() if column in keys}
+    text_key = _text_key(topics_format)
+    key_by_column = {Column.QUERY_ID: "id", Column.QUERY: text_key, Column.ANSWERS: "answers"}
+    key_by_name = {
+        name: key_by_column[column] for column, name in names.items() if column in key_by_column
+    }
     for line, row in rows:
         record: dict[str, Any] = {text_key: ""}
         for name, value in row.items():
             record[key_by_name.get(name, name)] = value
-        if is_answer_list(record.get("answers", "")):
-            record["answers"] = _parse_answers(record["answers"], path, line)
+        _parse_answers_of(record, path, line)
         yield line, record
+
+
+def _parse_answers_of(record: dict[str, Any], path: str | Path, line: int) -> None:
+    """Replace the answers of a record by their list, if they are written as one."""
+    answers = record.get("answers", "")
+    if is_answer_list(answers):
+        record["answers"] = _parse_answers(answers, path, line)
 
 
 def _tsv_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Numbered]:
@@ -444,19 +472,20 @@ def _colon_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.N
 def _dpr_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Numbered]:
     """Yield `question <tab> list of answers` lines as records."""
     for line, row in lines:
-        parts = row.split("\t")
-        if len(parts) != 2:
-            found = f"{files.columns(len(parts))} between tabs"
+        cells = row.split("\t")
+        if len(cells) != 2:
+            found = f"{files.columns(len(cells))} between tabs"
             raise InputError(path, line, found, "2: question, list of answers")
-        answers = _parse_answers(parts[1], path, line)
-        yield line, {"question": files.unquote(parts[0]), "answers": answers}
+        question, answer_list = cells
+        answers = _parse_answers(answer_list, path, line)
+        yield line, {"question": files.unquote(question), "answers": answers}
 
 
 def _parse_answers(column: str, path: str | Path, line: int) -> list[str]:
     """Return the answers of a column that is a list as a Python literal."""
     answers: Any = None
-    no_literal = (ValueError, SyntaxError, MemoryError, RecursionError, TypeError)
-    with warnings.catch_warnings(), suppress(*no_literal):
+    errors_of_no_literal = (ValueError, SyntaxError, MemoryError, RecursionError, TypeError)
+    with warnings.catch_warnings(), suppress(*errors_of_no_literal):
         warnings.simplefilter("ignore")  # "\d" in a pattern is what its author meant
         answers = ast.literal_eval(files.unquote(column.strip()))
     if isinstance(answers, tuple):
@@ -482,16 +511,21 @@ def write_queries(path: str | Path, queries: Iterable[Query], topics_format: Top
         count = files.write_lines(path, _query_lines(queries, topics_format, losses))
         files.log_losses(losses, topics_format)
         return count
+    return json_records.write_objects(path, _query_records(queries, topics_format))
+
+
+def _query_records(
+    queries: Iterable[Query], topics_format: TopicsFormat
+) -> Iterator[dict[str, Any]]:
+    """Yield queries as records of a JSON format; their further fields come last."""
     id_key, text_key = WRITTEN_KEYS[topics_format]
-
-    def records() -> Iterator[dict[str, Any]]:
-        for qid, text, answers, extra in queries:
-            record: dict[str, Any] = {id_key: qid, text_key: text}
-            if answers:
-                record["answers"] = answers
-            yield {**record, **{key: extra[key] for key in extra if key not in record}}
-
-    return json_records.write_objects(path, records())
+    for query in queries:
+        record: dict[str, Any] = {id_key: query.qid, text_key: query.text}
+        if query.answers:
+            record["answers"] = query.answers
+        for key, value in query.extra.items():
+            record.setdefault(key, value)
+        yield record
 
 
 def _query_lines(
@@ -510,37 +544,46 @@ def _query_lines(
             yield f"{files.quote(text)}\t{list(answers)!r}\n"
 
 
-# writes a question with passages that were retrieved: score, and whether the passage has an answer
-Write = Callable[[Query, Iterable[tuple[Passage, float, bool]]], None]
+# a retrieved passage, its score, and whether it has an answer
+Context = tuple[Passage, float, bool]
+WriteContexts = Callable[[Query, Iterable[Context]], None]
 
 
 @contextmanager
-def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[Write]:
-    """Open a file of questions, answers and contexts, best first.
+def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[WriteContexts]:
+    """Open a file of questions, answers and contexts; yield the function that writes a question.
 
-    DPR's format is an array with `ctxs`; Pyserini's is an object by query id with `contexts`.
+    DPR's format is an array with `ctxs`, best first; Pyserini's is an object by query id with
+    `contexts`.
     """
     opening, closing = (b"{", b"}") if pyserini else (b"[", b"]")
-    list_key = "contexts" if pyserini else "ctxs"
     with files.whole_binary(path) as out:
         out.write(opening)
-        is_first = True
-
-        def write(query: Query, contexts: Iterable[tuple[Passage, float, bool]]) -> None:
-            nonlocal is_first
-            entries = []
-            for passage, score, has_answer in contexts:
-                entry = _pyserini_entry(passage) if pyserini else _dpr_entry(passage)
-                entries.append({**entry, "score": f"{score:.9g}", "has_answer": has_answer})
-            record = {"question": query.text, "answers": query.answers, list_key: entries}
-            out.write(b"\n" if is_first else b",\n")
-            is_first = False
-            if pyserini:
-                out.write(orjson.dumps(query.qid) + b":")
-            out.write(orjson.dumps(record))
-
-        yield write
+        yield _ContextsFile(out, pyserini=pyserini).write
         out.write(b"\n" + closing + b"\n")
+
+
+class _ContextsFile:
+    """An open file of questions with their contexts."""
+
+    def __init__(self, out: BinaryIO, *, pyserini: bool) -> None:
+        self._out = out
+        self._is_pyserini = pyserini
+        self._is_empty = True
+
+    def write(self, query: Query, contexts: Iterable[Context]) -> None:
+        """Write a question with its answers and its contexts."""
+        entries = []
+        for passage, score, has_answer in contexts:
+            entry = _pyserini_entry(passage) if self._is_pyserini else _dpr_entry(passage)
+            entries.append({**entry, "score": f"{score:.9g}", "has_answer": has_answer})
+        list_key = "contexts" if self._is_pyserini else "ctxs"
+        record = {"question": query.text, "answers": query.answers, list_key: entries}
+        self._out.write(b"\n" if self._is_empty else b",\n")
+        self._is_empty = False
+        if self._is_pyserini:
+            self._out.write(orjson.dumps(query.qid) + b":")
+        self._out.write(orjson.dumps(record))
 
 
 def _dpr_entry(passage: Passage) -> dict[str, Any]:
@@ -691,10 +734,11 @@ def _ungraded(queries: Iterable[json_objects.QueryPassages]) -> Iterator[QrelRow
 
 
 class _QrelsLayout(NamedTuple):
-    """What the columns of qrels hold, and which line is a header, 0 without one."""
+    """The format of qrels in columns, and what each of their columns holds."""
 
-    order: tuple[Column, ...]
-    header_line: int = 0
+    format: QrelsFormat
+    columns: tuple[Column, ...]
+    has_header: bool = False
     is_quoted: bool = False
 
 
@@ -703,93 +747,91 @@ def _qrels_columns(
 ) -> Iterator[QrelRow]:
     """Yield judgments in columns, which a header may name and order."""
     width = len(head.terms)
-    order: tuple[Column, ...] = ()
-    is_quoted = False
+    layout: _QrelsLayout | None = None
     for line, text in lines:
-        parts = text.split()
-        if not parts or _is_qrels_comment(text, parts, width):
+        terms = text.split()
+        if not terms or _is_qrels_comment(text, terms, width):
             continue
-        if not order:
-            qrels_format, header = _first_qrels_line(line, text, path, qrels_format, head.data)
-            order = header.columns if header else QREL_ORDERS[qrels_format]
-            width = len(order)
-            if header is not None:
-                is_quoted = header.is_quoted
+        if layout is None:
+            layout = _qrels_layout(line, text, path, qrels_format, head.data)
+            width = len(layout.columns)
+            if layout.has_header:
                 continue
-        if len(parts) != width:
-            expected = QREL_COLUMNS[qrels_format] if qrels_format else ""
-            hint = RUN_HINT if len(parts) == 6 else None
-            raise InputError(path, line, files.columns(len(parts)), expected, hint)
-        if is_quoted:
-            parts = [files.unquote(part) for part in parts]
-        values = dict(zip(order, parts, strict=True))
-        yield QrelRow(
-            line,
-            values[Column.QUERY_ID],
-            values[Column.PASSAGE_ID],
-            values[Column.GRADE],
-            values.get(Column.ITERATION, NO_SUBTOPIC),
-        )
+        yield _qrels_row(line, terms, layout, path)
 
 
-def _is_qrels_comment(text: str, parts: Sequence[str], width: int) -> bool:
+def _is_qrels_comment(text: str, terms: Sequence[str], width: int) -> bool:
     """Return whether a line is a comment of trec_eval 10, no judgment of a query named `#...`.
 
-    `width` is the number of columns of judgments. Three columns of a query named `#` are one only
-    between tabs: a comment may end with a number, too.
+    `width` is the number of columns of judgments. Three columns of a query named `#` are a judgment
+    only between tabs: a comment may end with a number, too.
     """
-    if not parts[0].startswith("#"):
+    if not terms[0].startswith("#"):
         return False
-    if parts[0] == "#" and width == 3 and text.count("\t") != 2:
+    if len(terms) != width or GRADE.fullmatch(terms[-1]) is None:
         return True
-    is_trec = width == 4 and parts[1:2] in (["0"], ["Q0"])
-    has_width = len(parts) == width and (width == 3 or is_trec)
-    return not (has_width and GRADE.fullmatch(parts[-1]))
+    if width == 3:
+        return terms[0] == "#" and text.count("\t") != 2
+    return width != 4 or terms[1] not in ("0", "Q0")
 
 
-def _first_qrels_line(
+def _qrels_row(line: int, cells: Sequence[str], layout: _QrelsLayout, path: str | Path) -> QrelRow:
+    """Return the judgment of a line with columns."""
+    if len(cells) != len(layout.columns):
+        hint = RUN_HINT if len(cells) == 6 else None
+        expected = QREL_COLUMNS[layout.format]
+        raise InputError(path, line, files.columns(len(cells)), expected, hint)
+    if layout.is_quoted:
+        cells = [files.unquote(cell) for cell in cells]
+    values = dict(zip(layout.columns, cells, strict=True))
+    return QrelRow(
+        line,
+        values[Column.QUERY_ID],
+        values[Column.PASSAGE_ID],
+        values[Column.GRADE],
+        values.get(Column.ITERATION, NO_SUBTOPIC),
+    )
+
+
+def _qrels_layout(
     line: int, text: str, path: str | Path, qrels_format: QrelsFormat | None, head: bytes
-) -> tuple[QrelsFormat, Header | None]:
-    """Return the format of qrels by their first line, and the header if the line is one."""
-    parts = text.split()
+) -> _QrelsLayout:
+    """Return what the columns of qrels hold, by their first line."""
+    terms = text.split()
     cells = column_names.split_columns(text)
     header = column_names.recognise_header(cells, Table.QRELS)
-    width = len(header.columns) if header else len(parts)
+    width = len(terms) if header is None else len(header.columns)
     if width not in FORMAT_BY_WIDTH:
-        error = _unread_qrels(head, path)
+        expected = QREL_COLUMNS[QrelsFormat.TREC]
+        error = unread_files.unread_file_error(head, path, Table.QRELS, expected)
         if error is not None:
             raise error
-    qrels_format = _qrels_format(width, qrels_format, path, line, parts)
+    qrels_format = _qrels_format(width, qrels_format, path, line, terms)
     if header is not None:
         column_names.log_header(header, path, line)
-        return qrels_format, header
+        return _QrelsLayout(qrels_format, header.columns, True, header.is_quoted)
     hint = column_names.header_hint(cells, Table.QRELS)
-    if hint and not GRADE.fullmatch(parts[-1]):
+    if hint and not GRADE.fullmatch(terms[-1]):
         found = f"the columns {column_names.show_cells(cells)}"
         raise InputError(path, line, found, QREL_COLUMNS[qrels_format], hint)
-    return qrels_format, None
-
-
-def _unread_qrels(head: bytes, path: str | Path) -> InputError | None:
-    """Return an error for a file of a format that is not read yet."""
-    expected = QREL_COLUMNS[QrelsFormat.TREC]
-    return unread_files.unread_file_error(head, path, Table.QRELS, expected)
+    return _QrelsLayout(qrels_format, QREL_ORDERS[qrels_format])
 
 
 def _qrels_format(
-    width: int, qrels_format: QrelsFormat | None, path: str | Path, line: int, parts: Sequence[str]
+    width: int, qrels_format: QrelsFormat | None, path: str | Path, line: int, terms: Sequence[str]
 ) -> QrelsFormat:
     """Return the format of qrels by the number of columns of their first line."""
-    detected = FORMAT_BY_WIDTH.get(width)
-    if detected is None or qrels_format not in (None, detected):
-        expected = (
-            QREL_COLUMNS[qrels_format] if qrels_format else " or ".join(QREL_COLUMNS.values())
-        )
-        hint = RUN_HINT if width == 6 else column_names.header_hint(parts, Table.QRELS)
-        raise InputError(path, line, files.columns(len(parts)), expected, hint)
+    format_of_width = FORMAT_BY_WIDTH.get(width)
+    if format_of_width is None or qrels_format not in (None, format_of_width):
+        expected = " or ".join(QREL_COLUMNS.values())
+        if qrels_format is not None:
+            expected = QREL_COLUMNS[qrels_format]
+        hint = RUN_HINT if width == 6 else column_names.header_hint(terms, Table.QRELS)
+        raise InputError(path, line, files.columns(len(terms)), expected, hint)
     if qrels_format is None:
-        logger.info(f"{files.display_name(path)}: {detected} qrels ({files.columns(width)})")
-    return detected
+        name = files.display_name(path)
+        logger.info(f"{name}: {format_of_width} qrels ({files.columns(width)})")
+    return format_of_width
 
 
 def _qrels_records(
@@ -798,13 +840,13 @@ def _qrels_records(
     """Yield judgments of JSON records; BEIR's have no sub-topics."""
     for line, record in rows:
         fields = Fields(record, path, line)
-        names = filter(fields.__contains__, record)
-        keys = column_names.columns_by_meaning(names, Table.QRELS)
+        filled_keys = (key for key in record if key in fields)
+        keys = column_names.columns_by_meaning(filled_keys, Table.QRELS)
         if not column_names.has_required_columns(keys.keys(), Table.QRELS):
             raise fields.error(f"the columns {list_keys(record)}", JSON_QRELS)
-        value = record[keys[Column.GRADE]]
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
+        grade = record[keys[Column.GRADE]]
+        if isinstance(grade, float) and grade.is_integer():
+            grade = int(grade)
         subtopic = NO_SUBTOPIC
         if Column.ITERATION in keys and qrels_format is not QrelsFormat.BEIR:
             subtopic = fields.identifier(keys[Column.ITERATION], NO_SUBTOPIC)
@@ -812,7 +854,7 @@ def _qrels_records(
             line,
             json_records.identifier(record[keys[Column.QUERY_ID]], path, line, "query"),
             json_records.identifier(record[keys[Column.PASSAGE_ID]], path, line, "passage"),
-            str(value),
+            str(grade),
             subtopic,
         )
 
@@ -840,11 +882,12 @@ def split_file(folder: Path, split: str | None) -> Path:
         return paths[split]
     if not paths:
         raise UsageError(f"{qrels_folder}: no qrels (there: none)")
-    published = [name for name in ("test", "dev", "train") if name in paths]
-    names = published + sorted(paths.keys() - published)
-    problem = f"no split {split}" if split else "several splits"
-    message = f"{qrels_folder}: {problem} (there: {', '.join(names)})"
-    raise UsageError(message, f"name one: {qrels_folder / names[0]}.tsv")
+    usual_splits = [name for name in ("test", "dev", "train") if name in paths]
+    splits = [*usual_splits, *sorted(paths.keys() - usual_splits)]
+    message = f"{qrels_folder}: several splits (there: {', '.join(splits)})"
+    if split:
+        message = f"{qrels_folder}: no split {split} (there: {', '.join(splits)})"
+    raise UsageError(message, f"name one: {qrels_folder / splits[0]}.tsv")
 
 
 def write_qrels(path: str | Path, qrels: Iterable[Qrel], qrels_format: QrelsFormat) -> int:
@@ -852,19 +895,20 @@ def write_qrels(path: str | Path, qrels: Iterable[Qrel], qrels_format: QrelsForm
     if qrels_format is QrelsFormat.JSON:
         return _write_qrels_object(path, qrels)
     if qrels_format is QrelsFormat.TREC:
-        return files.write_lines(
-            path, (f"{q.qid} {q.subtopic} {q.docid} {q.relevance}\n" for q in qrels)
-        )
+        lines = (f"{qrel.qid} {qrel.subtopic} {qrel.docid} {qrel.relevance}\n" for qrel in qrels)
+        return files.write_lines(path, lines)
     subtopics: set[str] = set()
-
-    def rows() -> Iterator[str]:
-        for qrel in qrels:
-            subtopics.add(qrel.subtopic)
-            yield f"{qrel.qid}\t{qrel.docid}\t{qrel.relevance}\n"
-
-    count = files.write_lines(path, rows(), "\t".join(BEIR_HEADER) + "\n")
+    header = "\t".join(BEIR_HEADER) + "\n"
+    count = files.write_lines(path, _beir_lines(qrels, subtopics), header)
     _log_subtopics(path, subtopics, qrels_format)
     return count
+
+
+def _beir_lines(qrels: Iterable[Qrel], subtopics: set[str]) -> Iterator[str]:
+    """Yield judgments as lines of BEIR; add the sub-topics, which these leave out, to a set."""
+    for qrel in qrels:
+        subtopics.add(qrel.subtopic)
+        yield f"{qrel.qid}\t{qrel.docid}\t{qrel.relevance}\n"
 
 
 def _write_qrels_object(path: str | Path, qrels: Iterable[Qrel]) -> int:

@@ -7,6 +7,7 @@ or all that is left where there is none.
 import html
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -39,39 +40,51 @@ def read_documents(handle: BinaryIO, path: str | Path) -> Iterator[Passage]:
         if docno.split() != [docno]:
             found = f"the DOCNO {docno[:80]!r}"
             raise InputError(path, line, found, "an id without white space")
-        yield parse_document(docno, text[: match.start()] + text[match.end() :])
+        markup = text[: match.start()] + text[match.end() :]
+        yield parse_document(docno, markup)
+
+
+@dataclass
+class _OpenDocument:
+    """A <DOC> whose end was not yet read."""
+
+    line: int  # on which it starts
+    lines: list[str] = field(default_factory=list)
+    length: int = 0
+
+    def append(self, text: str) -> None:
+        """Add a line, or what of it belongs to the document."""
+        self.lines.append(text)
+        self.length += len(text) + 1
 
 
 def _documents(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, str]]:
     """Yield the content of each <DOC>, with the line on which it starts."""
-    parts: list[str] = []
-    length = 0
-    start = 0  # line of the <DOC> that is open; 0: none is
+    document: _OpenDocument | None = None
     for number, line in files.read_text_lines(path, handle):
-        rest = line
+        unread = line
         while True:
-            if not start:
-                match = START.search(rest)
-                if match is None:
+            if document is None:
+                start = START.search(unread)
+                if start is None:
                     break
-                start = number
-                rest = rest[match.end() :]
-            match = END.search(rest)
-            if match is None:
-                parts.append(rest)
-                length += len(rest) + 1
+                document = _OpenDocument(number)
+                unread = unread[start.end() :]
+            end = END.search(unread)
+            if end is None:
+                document.append(unread)
                 break
-            parts.append(rest[: match.start()])
-            yield start, "\n".join(parts)
-            parts = []
-            length = 0
-            start = 0
-            rest = rest[match.end() :]
-        is_nested = start not in (0, number) and START.search(line) is not None
-        if is_nested or length > LONGEST:
-            raise _unclosed(path, start)
-    if start:
-        raise _unclosed(path, start)
+            document.append(unread[: end.start()])
+            yield document.line, "\n".join(document.lines)
+            document = None
+            unread = unread[end.end() :]
+        if document is None:
+            continue
+        is_nested = document.line < number and START.search(line) is not None
+        if is_nested or document.length > LONGEST:
+            raise _unclosed(path, document.line)
+    if document is not None:
+        raise _unclosed(path, document.line)
 
 
 def _unclosed(path: str | Path, line: int) -> InputError:
@@ -86,11 +99,11 @@ def parse_document(docno: str, markup: str) -> Passage:
     """
     markup = COMMENT.sub(" ", markup)
     texts = [match.group(2) for match in TEXTS.finditer(markup)]
-    around = TEXTS.sub(" ", markup) if texts else markup
-    titles = [plain_text(match.group(2)) for match in TITLES.finditer(around)]
+    outside_texts = TEXTS.sub(" ", markup)
+    titles = [plain_text(match.group(2)) for match in TITLES.finditer(outside_texts)]
     if not texts:
         texts = [NO_TEXT.sub(" ", TITLES.sub(" ", markup))]
-    text = "\n".join(plain_text(part) for part in texts)
+    text = "\n".join(map(plain_text, texts))
     return Passage(docno, text.strip(), " ".join(filter(None, titles)))
 
 

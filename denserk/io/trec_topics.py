@@ -67,22 +67,22 @@ def _record(
 ) -> dict[str, str]:
     """Return the record of a topic, whose query is one of its fields."""
     texts = {name: text for name, text in fields.items() if name not in NUMBER_FIELDS}
-    names = ", ".join(texts) or "nothing"
+    names = ", ".join(texts) if texts else "nothing"
     number_field = _first_filled(fields, NUMBER_FIELDS)
     if number_field is None:
         raise InputError(path, line, f"a topic without a number ({names})", EXPECTED)
     number = fields[number_field]
     query_field = _first_filled(texts, QUERY_FIELDS)
-    query = ""
     if query_field is not None:
         query = texts.pop(query_field)
-    elif needs_query:
+        return {**texts, "id": number, "text": query}
+    if needs_query:
         found = f"topic {number} with {names}, and without title, query and question"
         hint = None
         if texts:
             hint = f"name fields of it: --set topics-field={','.join(texts)}"
         raise InputError(path, line, found, EXPECTED, hint)
-    return {**texts, "id": number, "text": query}
+    return {**texts, "id": number, "text": ""}
 
 
 def _first_filled(fields: Mapping[str, str], names: Iterable[str]) -> str | None:
@@ -141,25 +141,39 @@ def _tagged_topics(text: str, path: str | Path) -> Iterator[Topic]:
         line = text.count("\n", 0, match.start()) + 1
         if closes_topics and not match[2]:
             raise InputError(path, line, "a topic that does not end", "</top> after each topic")
-        fields: dict[str, str] = {}
-        name = ""
-        _, *pieces = TAG.split(match[1])
-        for line_start, tag, piece in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
-            tag = tag.lower()
-            if tag in KNOWN_FIELDS or (line_start is not None and not tag.startswith("/")):
-                name = FULL_NAMES.get(tag, tag)
-            _add_text(fields, name, unescape(piece, QUOTES))
-        yield line, fields
+        yield line, _fields_of_markup(match[1])
+
+
+def _fields_of_markup(markup: str) -> dict[str, str]:
+    """Return the texts of a topic by field: each follows a tag, and belongs to the field of it.
+
+    Other tags are markup, and the text behind them belongs to the field before.
+    """
+    fields: dict[str, str] = {}
+    name = ""
+    # the groups of TAG, line start and tag, with the text up to the next tag
+    _, *pieces = TAG.split(markup)
+    for line_start, tag, text in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+        tag_name = tag.lower()
+        is_first_in_line = line_start is not None and not tag_name.startswith("/")
+        if tag_name in KNOWN_FIELDS or is_first_in_line:
+            name = FULL_NAMES.get(tag_name, tag_name)
+        _add_text(fields, name, unescape(text, QUOTES))
+    return fields
 
 
 def _add_text(fields: dict[str, str], name: str, text: str) -> None:
     """Add a text to a field, on one line and without the label that old topics repeat."""
     one_line = files.with_single_spaces(text)
+    if name in fields:
+        if one_line:
+            fields[name] += f" {one_line}"
+        return
     label = LABELS.get(name)
-    if label is not None and name not in fields:
+    if label is not None:
         one_line = re.sub(rf"^(?:{label})\s*:\s*", "", one_line, flags=re.IGNORECASE)
     if one_line:
-        fields[name] = f"{fields[name]} {one_line}" if name in fields else one_line
+        fields[name] = one_line
 
 
 def query_of_fields(query: Query, names: Sequence[str], source: str) -> Query:

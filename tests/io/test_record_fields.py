@@ -127,6 +127,17 @@ def test_ids_that_are_made_where_there_are_others(tmp_path):
     assert passage.docid == id_of_texts("h", "x")
 
 
+def test_texts_under_the_name_of_an_id_are_texts(tmp_path):
+    source = write(tmp_path / "c.jsonl", [{"docid": LONG}])
+    assert list(read_passages(source)) == [Passage(id_of_texts("", LONG), LONG)]
+
+
+def test_one_field_may_be_named_as_id_and_text(tmp_path):
+    source = write(tmp_path / "c.jsonl", [{"url": "u", "text": "x"}])
+    settings = CorpusSettings(id_field="url", text_field="url")
+    assert list(read_passages(source, settings)) == [Passage("u", "u", "", {"text": "x"})]
+
+
 def test_records_of_text_alone_keep_their_numbers(tmp_path):
     source = write(tmp_path / "c.jsonl", [{"text": "x"}, {"text": "x"}])
     assert [passage.docid for passage in read_passages(source)] == ["0", "1"]

@@ -81,6 +81,7 @@ NO_ANSWERS = ["me", "['a'", "[1]", "{'a': 1}", "[__import__('os').getcwd()]", "[
         *((TopicsFormat.DPR, f"who\t{bad}", "line 1: found answers ") for bad in NO_ANSWERS),
         (TopicsFormat.ENTITY_QUESTIONS, '[{"a": 1}]', "line 1: found the keys a; expected"),
         (None, '{"_id": "1", "text": "t", "answers": [1]}', "line 1: found answers .1"),
+        (TopicsFormat.QA, '{"q1": "who"}', "found the keys _id, text; expected .* with question"),
     ],
 )
 def test_broken_queries_are_reported(tmp_path, form, text, found):
