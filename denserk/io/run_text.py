@@ -186,5 +186,6 @@ def _four_decimals(
     numbers: NDArray[np.float64], *, are_last: NDArray[np.bool_] | bool
 ) -> NDArray[np.uint32]:
     """Return the group of four decimals of each score: (K,)."""
-    rows = numbers + FOUR_DIGITS * np.asarray(are_last)
-    return FOUR_DECIMALS[rows.astype(np.int64)]
+    rows = (numbers + FOUR_DIGITS * np.asarray(are_last)).astype(np.int64)
+    groups: NDArray[np.uint32] = FOUR_DECIMALS[rows]
+    return groups
