@@ -349,20 +349,12 @@ class _RunFile:
         names = f"the columns {', '.join(header.names)}"
         if column_names.run_or_qrels(header.names) is Table.QRELS:
             raise InputError(self.path, line, names, COLUMNS[RunFormat.TREC], QRELS_NAMES_HINT)
-        has_score = Column.SCORE in header.columns
-        has_rank = Column.RANK in header.columns
         if self.format is None:
-            if has_score and has_rank:
-                self.format = RunFormat.TREC
-            elif has_score:
-                self.format = RunFormat.TEVATRON
-            else:
-                self.format = RunFormat.MSMARCO
+            self.format = _format_of_columns(header.columns)
             logger.info(f"{files.display_name(self.path)}: {self.format} run")
         needs_rank = self.by_rank or self.format is RunFormat.MSMARCO
-        lacks_rank = needs_rank and not has_rank
-        lacks_score = not needs_rank and not has_score
-        if lacks_rank or lacks_score:
+        needed_column = Column.RANK if needs_rank else Column.SCORE
+        if needed_column not in header.columns:
             raise InputError(self.path, line, names, COLUMNS[self.format])
         self.order = header.columns
         self.is_quoted = header.is_quoted
@@ -547,6 +539,13 @@ def _has_text_after_tag(cells: Sequence[str]) -> bool:
     if len(cells) <= len(ORDERS[RunFormat.TREC]):
         return False
     return cells[3].removeprefix("-").isdecimal() and not files.is_number(cells[5])
+
+
+def _format_of_columns(columns: Sequence[Column]) -> RunFormat:
+    """Return the format whose numbers a header names: score and rank, or one of them."""
+    if Column.SCORE not in columns:
+        return RunFormat.MSMARCO
+    return RunFormat.TREC if Column.RANK in columns else RunFormat.TEVATRON
 
 
 def _queries_of_predictions(predictions: Any) -> list[tuple[str, Iterable[tuple[str, Any]]]]:

@@ -641,14 +641,14 @@ def _json_record(
 ) -> dict[str, Any]:
     """Return an example, written after `number` others, as the record of a JSON format."""
     keys = KEYS[training_format]
-    is_dpr = training_format is TrainingFormat.DPR
     positives = [keys.write(passage) for passage in example.positives]
     negatives = [keys.write(passage) for passage in example.negatives]
     if training_format is TrainingFormat.ST_IDS:
         ids_by_system = {"denserk": negatives}
         return {keys.qid: example.qid, keys.positives: positives, keys.negatives: ids_by_system}
-    record: dict[str, Any] = {}
+    is_dpr = training_format is TrainingFormat.DPR
     is_numbered = is_dpr and example.qid == str(number)  # as a reader does without an id
+    record: dict[str, Any] = {}
     if keys.qid and not is_numbered:
         record[keys.qid] = example.qid
     record[keys.query] = example.query
@@ -656,8 +656,8 @@ def _json_record(
         record["answers"] = list(example.answers)
     record[keys.positives] = positives
     record[keys.negatives] = negatives
-    has_scores = all(passage.score is not None for passage in all_candidates(example))
-    if training_format is TrainingFormat.FLAG and has_scores:
+    all_have_scores = all(passage.score is not None for passage in all_candidates(example))
+    if training_format is TrainingFormat.FLAG and all_have_scores:
         record[f"{keys.positives}_scores"] = [passage.score for passage in example.positives]
         record[f"{keys.negatives}_scores"] = [passage.score for passage in example.negatives]
     if is_dpr:
@@ -726,8 +726,8 @@ def _with_standard_names(row: Mapping[str, Any]) -> dict[str, Any]:
     renamed: dict[str, Any] = {}
     for name, value in row.items():
         column = column_names.column_of(name, Table.SENTENCES)
-        standard = name if column in (None, Column.LABEL) else str(column)
-        renamed[name if standard in row else standard] = value
+        is_other_spelling = column not in (None, Column.LABEL) and str(column) not in row
+        renamed[str(column) if is_other_spelling else name] = value
     return renamed
 
 
@@ -749,13 +749,7 @@ def _named_rows(
             yield line, {key.lower(): value for key, value in record.items()}
         return
     has_tabs = b"\t" in start
-    texts = files.read_text_lines(source, handle)
-    rows: Iterator[tuple[int, list[str]]]
-    if has_tabs:
-        rows = ((line, text.split("\t")) for line, text in texts if text.strip())
-    else:
-        rows = files.read_rows(texts, source, ",", expected)
-    first_row, rows = files.peek(rows)
+    first_row, rows = files.peek(_rows_of_cells(handle, source, expected, has_tabs=has_tabs))
     if first_row is None:
         return
     line, cells = first_row
@@ -775,6 +769,19 @@ def _named_rows(
         yield line, _named_cells(names, cells, source, line, is_quoted=is_quoted)
 
 
+def _rows_of_cells(
+    handle: BinaryIO, source: str | Path, expected: str, *, has_tabs: bool
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line, cells) of rows between tabs or, without them, of CSV."""
+    texts = files.read_text_lines(source, handle)
+    if not has_tabs:
+        yield from files.read_rows(texts, source, ",", expected)
+        return
+    for line, text in texts:
+        if text.strip():
+            yield line, text.split("\t")
+
+
 def _header_names(cells: Sequence[str]) -> list[str]:
     """Return the names of a header's columns, in lower case and without quotes."""
     return _distinct([cell.strip().strip('"').lower() for cell in cells])
@@ -783,7 +790,9 @@ def _header_names(cells: Sequence[str]) -> list[str]:
 def _is_sentence_header(cells: Sequence[str]) -> bool:
     """Return whether the first row of pairs or triplets of sentences names its columns."""
     names = _header_names(cells)
-    names_label = any(name in LABELS for name in names) and not any(map(files.is_number, names))
-    if names_label or not {"anchor", "sentence1"}.isdisjoint(names):
+    has_name_of_sentence = "anchor" in names or "sentence1" in names
+    has_name_of_label = any(name in LABELS for name in names)
+    has_number = any(files.is_number(name) for name in names)
+    if has_name_of_sentence or (has_name_of_label and not has_number):
         return True
     return column_names.recognise_header(cells, Table.SENTENCES) is not None
