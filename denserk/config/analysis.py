@@ -28,15 +28,26 @@ class LabelledModels(OverwriteSettings, kw_only=True):
     @property
     def labelled(self) -> list[tuple[str, str]]:
         """Return (label, model) pairs; models with the same folder name are labelled by path."""
-        pairs = []
-        for model in self.model:  # a path that contains "=" has a slash before it
-            label, equals, rest = model.partition("=")
-            pairs.append((label, rest) if equals and "/" not in label else (None, model))
-        names = [Path(m).name or m if label is None else label for label, m in pairs]
-        return [
-            (model if label is None and names.count(name) > 1 else name, model)
-            for name, (label, model) in zip(names, pairs, strict=True)
-        ]
+        given_labels = [_split_label(value) for value in self.model]
+        names = [_folder_name(model) if label is None else label for label, model in given_labels]
+        labelled = []
+        for name, (label, model) in zip(names, given_labels, strict=True):
+            is_ambiguous = label is None and names.count(name) > 1
+            labelled.append((model if is_ambiguous else name, model))
+        return labelled
+
+
+def _split_label(value: str) -> tuple[str | None, str]:
+    """Split LABEL=MODEL; a path that contains "=" has a slash before it, and no label."""
+    label, equals, model = value.partition("=")
+    if equals and "/" not in label:
+        return label, model
+    return None, value
+
+
+def _folder_name(model: str) -> str:
+    """Return the last part of a path; all of a path without parts, such as "."."""
+    return Path(model).name or model
 
 
 class SentenceSimilaritySettings(LabelledModels, kw_only=True):

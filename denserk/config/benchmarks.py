@@ -117,8 +117,13 @@ def _beir(name: str, split: str = "test", fetched: bool = True, **values: Any) -
         "query_max_length": 512,
         "passage_max_length": 512,
     }
-    implied = {"corpus": corpus, "topics": source_of_split, "qrels": source_of_split}
-    return {"name": name, **values, **implied}
+    return {
+        "name": name,
+        **values,
+        "corpus": corpus,
+        "topics": source_of_split,
+        "qrels": source_of_split,
+    }
 
 
 @cache
@@ -151,9 +156,11 @@ def find_benchmarks(names: Iterable[str]) -> tuple[Benchmark, ...]:
 def groups_within(names: Iterable[str]) -> tuple[Group, ...]:
     """Return the groups whose members are all among these benchmarks."""
     present = set(find_benchmarks(names))
-    return tuple(
-        group for group in groups().values() if present.issuperset(find_benchmarks([group.name]))
-    )
+    contained = []
+    for group in groups().values():
+        if present.issuperset(find_benchmarks([group.name])):
+            contained.append(group)
+    return tuple(contained)
 
 
 # Columns of `list_benchmarks`.
@@ -167,7 +174,7 @@ def list_benchmarks() -> list[tuple[str, ...]]:
         (
             entry.name,
             entry.title,
-            " ".join(_parts(entry)),
+            " ".join(_sources(entry)),
             " ".join(_measures(entry)),
             ", ".join(entry.labels),
         )
@@ -175,8 +182,8 @@ def list_benchmarks() -> list[tuple[str, ...]]:
     ]
 
 
-def _parts(entry: Benchmark | Group) -> list[str]:
-    """Return the names of a benchmark's sources, or of a group's members."""
+def _sources(entry: Benchmark | Group) -> list[str]:
+    """Return the names of a benchmark's corpus and judgments, or of a group's members."""
     if isinstance(entry, Group):
         return list(entry.members)
     names = [entry.corpus.source.shown]

@@ -161,13 +161,17 @@ class RepresentationSettings(Settings):
     """mlr on T5: also apply the final layer norm to the intermediate layers."""
 
     def _check(self) -> None:
-        variable = (Reduction.SCALAR_MIX, Reduction.MULTI_VECTOR)
-        if self.representation is Representation.COLBERT and self.reduction in variable:
-            why = "the number of vectors differs between passages"
-            raise UsageError(f"--representation colbert with --reduction {self.reduction}: {why}")
-        if self.representation is Representation.AGG and self.agg_dim == self.cls_dim == 0:
+        needs_equal_numbers = self.reduction in (Reduction.SCALAR_MIX, Reduction.MULTI_VECTOR)
+        if self.representation is Representation.COLBERT and needs_equal_numbers:
+            raise UsageError(
+                f"--representation colbert with --reduction {self.reduction}: "
+                "the number of vectors differs between passages"
+            )
+        if self.representation is not Representation.AGG:
+            return
+        if self.agg_dim == 0 and self.cls_dim == 0:
             raise UsageError("--agg-dim 0 with --cls-dim 0 leaves no vector", "raise one of them")
-        if self.representation is Representation.AGG and self.truncate_dim is not None:
+        if self.truncate_dim is not None:
             raise UsageError(f"--truncate-dim {self.truncate_dim}: {NO_PREFIX}", SMALLER_AGG)
 
 
@@ -243,12 +247,14 @@ class PrecisionSettings(Settings, kw_only=True):
     """Short for --dtype bfloat16."""
 
     def _check(self) -> None:
-        if self.fp16 or self.bf16:
-            default = fields_of(self)["dtype"].default
-            short = type(self.dtype)("float16" if self.fp16 else "bfloat16")
-            if self.dtype not in (default, short):
-                raise UsageError(f"--dtype {self.dtype} contradicts --fp16 or --bf16")
-            object.__setattr__(self, "dtype", short)
+        if not self.fp16 and not self.bf16:
+            return
+        enumeration = type(self.dtype)  # Dtype or DtypeChoice
+        short_for = enumeration("float16" if self.fp16 else "bfloat16")
+        default = fields_of(self)["dtype"].default
+        if self.dtype not in (default, short_for):
+            raise UsageError(f"--dtype {self.dtype} contradicts --fp16 or --bf16")
+        object.__setattr__(self, "dtype", short_for)
 
 
 class ComputeSettings(DeviceSettings, PrecisionSettings):
@@ -322,12 +328,14 @@ class EncodeSettings(TopicsSettings, ShardSettings, ResumeSettings, kw_only=True
     """Tokenisation threads. [default: 1; GPU: all cores but one, at most 8]"""
 
     def _check(self) -> None:
-        if self.output_format is not VectorFormat.NPY and (self.resume or self.update):
+        is_npy = self.output_format is VectorFormat.NPY
+        if not is_npy and (self.resume or self.update):
             raise UsageError("--resume and --update need --output-format npy")
-        if self.int8 and (self.output_format is not VectorFormat.NPY or self.source == "-"):
+        is_npy_of_file = is_npy and self.source != "-"
+        if self.int8 and not is_npy_of_file:
             raise UsageError("--int8 needs --output-format npy and texts from a file")
-        streamed = (VectorFormat.JSONL, VectorFormat.ANSERINI_JSONL)
-        if self.output == "-" and self.output_format not in streamed:
+        formats_of_streams = (VectorFormat.JSONL, VectorFormat.ANSERINI_JSONL)
+        if self.output == "-" and self.output_format not in formats_of_streams:
             raise UsageError("--output - needs --output-format jsonl or anserini-jsonl")
 
     @property

@@ -13,9 +13,24 @@ from denserk.errors import UsageError
 DEFAULT_MEASURES = ("nDCG@10", "RR@10", "R@100")
 # Measures that a shell completes, among the many there are.
 COMMON_MEASURES = (
-    *("nDCG@10", "nDCG@20", "nDCG@100", "RR@10", "RR@100", "R@100", "R@1000", "AP", "AP@100"),
-    *("P@10", "Rprec", "Success@1", "Success@5", "Success@20", "Success@100", "Judged@10"),
-    *("Bpref", "official"),
+    "nDCG@10",
+    "nDCG@20",
+    "nDCG@100",
+    "RR@10",
+    "RR@100",
+    "R@100",
+    "R@1000",
+    "AP",
+    "AP@100",
+    "P@10",
+    "Rprec",
+    "Success@1",
+    "Success@5",
+    "Success@20",
+    "Success@100",
+    "Judged@10",
+    "Bpref",
+    "official",
 )
 # Output formats of measures: tsv as ir-measures prints it, with the run first if there are several.
 OutputFormat = StrEnum("OutputFormat", "TABLE TSV JSON TREC_EVAL MARKDOWN LATEX")

@@ -53,24 +53,26 @@ def run_of_options(options: Given) -> FinetuneRun:
         "denserk finetune", options, PresetSettings, formats.CorpusSettings, *CLASSES
     )
     preset_name = build(PresetSettings, typed).preset
-    return resolve_run(preset_name, build(formats.CorpusSettings, typed), select(typed, *CLASSES))
+    corpus = build(formats.CorpusSettings, typed)
+    return resolve_run(preset_name, corpus, select(typed, *CLASSES))
 
 
 def resolve_run(
-    preset_name: str | None, corpus: formats.CorpusSettings, given: Given
+    preset_name: str | None, corpus: formats.CorpusSettings, given_options: Given
 ) -> FinetuneRun:
     """Resolve a run's settings: the preset's, overridden by given ones (by field name)."""
     if preset_name is None:
-        values = dict(given)
+        values = dict(given_options)
         notes = []
         hint = "denserk finetune --help"
     else:
         preset = find_preset(preset_name)
-        values = overridden(preset.settings, given)
-        notes = list(preset.lines(given))
+        values = overridden(preset.settings, given_options)
+        notes = list(preset.lines(given_options))
         hint = f"the preset starts from {preset.start}"
     has_dev_data = "dev_data" in values or "dev_corpus" in values
-    if "best_by" in values and "best_by" not in given and not has_dev_data:
+    best_by_is_of_preset = "best_by" in values and "best_by" not in given_options
+    if best_by_is_of_preset and not has_dev_data:
         metric = values.pop("best_by")
         notes.append(f"without --dev-data the last weights are kept, not the best by {metric}")
     sections: dict[str, Any] = {}

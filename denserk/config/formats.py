@@ -60,7 +60,7 @@ class RunFormat(StrEnum):
     MTEB = "mteb"  # mteb's predictions: one object, subset -> split -> qid -> docid -> score
 
 
-# Topics formats that are read alone.
+# Topics formats that are read and not written.
 READ_ONLY_TOPICS = (
     TopicsFormat.ENTITY_QUESTIONS,
     TopicsFormat.JSON,
@@ -134,7 +134,7 @@ WITHOUT_TEXTS = (
     TrainingFormat.NEGATIVES,
 )
 
-# Training data formats that are read alone.
+# Training data formats that are read and not written.
 READ_ONLY_TRAINING = (TrainingFormat.LLAMA_INDEX, TrainingFormat.CLICKS)
 
 # Content of a file or folder.
@@ -148,54 +148,54 @@ class ConversionSettings(TagSettings, OverwriteSettings):
     """What the source contains. [default: detected]"""
     from_format: str | None = option(None, "--from", metavar="FORMAT")
     """Format of the source; an unknown name prints the possible ones. [default: detected]"""
-    topics_field: tuple[str, ...] | None = setting(None, nonempty=True, of=Kind.QUERIES)
+    topics_field: tuple[str, ...] | None = setting(None, nonempty=True, used_by=Kind.QUERIES)
     """queries: fields that make the query, e.g. title,description. [default: title]"""
     to_format: str | None = option(None, "--to", metavar="FORMAT")
     """Format of the target. [default: from the target's name]"""
-    id_field: str | None = option(None, metavar="NAME", of="corpus training generated")
+    id_field: str | None = option(None, metavar="NAME", used_by="corpus training generated")
     """corpus: JSON key or column of the passage id; "" makes ids from the texts.
     [default: that of the format]"""
     text_field: str | None = option(
-        None, metavar="NAME", nonempty=True, of="corpus training generated"
+        None, metavar="NAME", nonempty=True, used_by="corpus training generated"
     )
     """corpus: JSON key or column of the text. [default: that of the format]"""
     title_field: str | None = option(
-        None, metavar="NAME", nonempty=True, of="corpus training generated"
+        None, metavar="NAME", nonempty=True, used_by="corpus training generated"
     )
     """corpus: JSON key or column of the title. [default: that of the format]"""
-    expansions: str | None = option(None, metavar="FILE", of=Kind.CORPUS)
+    expansions: str | None = option(None, metavar="FILE", used_by=Kind.CORPUS)
     """corpus: generated queries, from `denserk generate`, to append to each passage's text."""
     split_words: int | None = option(
-        None, at_least=1, of=Kind.CORPUS, excludes="split_sentences expansions"
+        None, at_least=1, used_by=Kind.CORPUS, excludes="split_sentences expansions"
     )
     """corpus: split documents into passages of this many words. [default: not split]"""
     split_sentences: int | None = option(
-        None, at_least=1, of=Kind.CORPUS, excludes="split_words expansions"
+        None, at_least=1, used_by=Kind.CORPUS, excludes="split_words expansions"
     )
     """corpus: split documents into passages of this many sentences. [default: not split]"""
     stride: int | None = option(
-        None, at_least=1, of=Kind.CORPUS, needs="split_words split_sentences"
+        None, at_least=1, used_by=Kind.CORPUS, needs="split_words split_sentences"
     )
     """corpus: words or sentences between the starts of two passages.
     [default: as many as a passage has, so that none overlap]"""
     max_passage_delimiter: str = setting(
-        "#", nonempty=True, of=Kind.CORPUS, needs="split_words split_sentences"
+        "#", nonempty=True, used_by=Kind.CORPUS, needs="split_words split_sentences"
     )
     """corpus: delimiter between document and part in the ids of passages."""
     click_grades: tuple[int, ...] = setting(
-        (1,), at_least=1, nonempty=True, of=f"{Kind.QRELS} {Kind.TRAINING}"
+        (1,), at_least=1, nonempty=True, used_by=f"{Kind.QRELS} {Kind.TRAINING}"
     )
     """click logs: clicks from which on a passage has grade 1, 2, ...; fewer are left out.
     [default: 1]"""
-    target_kind: Kind | None = setting(None, of=Kind.GENERATED)
+    target_kind: Kind | None = setting(None, used_by=Kind.GENERATED)
     """generated: what is written, queries, qrels or training. [default: from the target's name]"""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME")
     """training, generated: corpus that has the texts of passages given by id."""
     queries: str | None = option(None, metavar="FILE|DIR|NAME")
     """training: topics that have the texts of queries given by id."""
-    teacher: str | None = option(None, metavar="DIR|HUB_ID", of=Kind.TRAINING)
+    teacher: str | None = option(None, metavar="DIR|HUB_ID", used_by=Kind.TRAINING)
     """training: cross-encoder that scores every positive and negative. [default: none]"""
-    average: tuple[str, ...] = option((), metavar="DIR|HUB_ID", repeat=True, of=Kind.MODEL)
+    average: tuple[str, ...] = option((), metavar="DIR|HUB_ID", repeat=True, used_by=Kind.MODEL)
     """model: model whose weights are averaged with the source's (model soup); repeatable."""
     allow_pickle: bool = False
     """vectors: allow pickle files, which can run code; only for trusted files."""
@@ -301,9 +301,9 @@ class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
             raise UsageError("give --queries-model, --queries-from or --continuation-model")
         if len(set(self.queries_from)) < len(self.queries_from):
             raise UsageError(f"--queries-from {','.join(self.queries_from)}: give each source once")
-        other_fields = sorted({*(self.fields or ())} - {"title", "text", "contents"})
-        if self.queries_from and other_fields:
-            message = f"--fields {other_fields[0]}: --queries-from reads title and text alone"
+        unread_fields = sorted(set(self.fields or ()) - {"title", "text", "contents"})
+        if self.queries_from and unread_fields:
+            message = f"--fields {unread_fields[0]}: --queries-from reads title and text alone"
             raise UsageError(message)
         if self.output == "-" and self.resume:
             raise UsageError("--resume needs a file; --output - leaves nothing to continue")
@@ -313,8 +313,15 @@ class GenerateSettings(ShardSettings, ResumeSettings, kw_only=True):
     @property
     def sampling(self) -> dict[str, Sampling]:
         """Return the sampling parameters by the field of the model."""
-        top_k, top_p, most = self.query_top_k, self.continuation_top_p, self.continuation_max_tokens
         return {
-            "queries_model": Sampling(self.num_queries, self.query_max_tokens, top_k=top_k),
-            "continuation_model": Sampling(self.num_continuations, most, top_p=top_p),
+            "queries_model": Sampling(
+                num_return_sequences=self.num_queries,
+                max_new_tokens=self.query_max_tokens,
+                top_k=self.query_top_k,
+            ),
+            "continuation_model": Sampling(
+                num_return_sequences=self.num_continuations,
+                max_new_tokens=self.continuation_max_tokens,
+                top_p=self.continuation_top_p,
+            ),
         }

@@ -83,8 +83,8 @@ def in_python(text: str) -> str:
     >>> in_python("With --set answer-bearing=promote, see --group-size and --no-complete.")
     "With answer_bearing='promote', see group_size and complete=False."
     """
-    for words, words_in_python in IN_PYTHON:
-        text = text.replace(words, words_in_python)
+    for phrase, phrase_in_python in IN_PYTHON:
+        text = text.replace(phrase, phrase_in_python)
     text = re.sub(r"--set ([a-z][a-z0-9-]*)=([\w-]+)", _as_assignment, text)
     text = re.sub(r"--no-([a-z][a-z0-9-]*)", r"--\1=False", text)
     return re.sub(r"--(?:set )?([a-z][a-z0-9-]*)", _as_name, text)

@@ -87,7 +87,9 @@ LANGUAGES = (
     Language("yiddish", ("yi",)),
 )
 _BY_NAME = {language.name: language for language in LANGUAGES}
-_BY_CODE = {code: language for language in LANGUAGES for code in language.codes}
+_BY_CODE: dict[str, Language] = {}
+for _language in LANGUAGES:
+    _BY_CODE |= dict.fromkeys(_language.codes, _language)
 
 
 def find_language(name: str) -> Language:

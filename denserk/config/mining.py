@@ -55,8 +55,10 @@ class MiningPaths(OverwriteSettings, kw_only=True):
         if self.train is None and (self.topics is None or self.qrels is None):
             raise UsageError("give --train, or both of --topics and --qrels")
         if self.corpus is None and self.output_format not in formats.WITHOUT_TEXTS:
-            why = f"--output-format {self.output_format} needs the passages' texts"
-            raise UsageError(why, f"add --corpus, or write ids: {', '.join(formats.WITHOUT_TEXTS)}")
+            raise UsageError(
+                f"--output-format {self.output_format} needs the passages' texts",
+                f"add --corpus, or write ids: {', '.join(formats.WITHOUT_TEXTS)}",
+            )
 
 
 class MiningSettings(ShardSettings):
@@ -112,12 +114,16 @@ class MiningSettings(ShardSettings):
         return self.absolute_margin is not None or self.relative_margin is not None
 
 
-def resolve_mining(preset: str | None, given: Given) -> MiningSettings:
+def resolve_mining(preset: str | None, given_options: Given) -> MiningSettings:
     """Return the settings of a preset of the recipes with given ones in place of theirs."""
-    values: Given = {}
-    if preset is not None:
-        presets = paper_sections("mining")
-        if preset not in presets:
-            raise unknown_name("preset", preset, presets, f"give one of {', '.join(presets)}")
-        values = typed_values(preset, presets[preset][1], MiningSettings)
-    return build(MiningSettings, {**values, **given})
+    values: Given = {} if preset is None else _values_of_preset(preset)
+    return build(MiningSettings, {**values, **given_options})
+
+
+def _values_of_preset(name: str) -> Given:
+    """Return the settings of a preset of the recipes."""
+    presets = paper_sections("mining")
+    if name not in presets:
+        raise unknown_name("preset", name, presets, f"give one of {', '.join(presets)}")
+    _, values = presets[name]
+    return typed_values(name, values, MiningSettings)

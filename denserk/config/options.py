@@ -54,7 +54,7 @@ class OptionSpec:
     needs: str = ""  # one of these must be given, too
     excludes: str = ""  # none of these may be given, too
     either: str = ""  # exactly one of this field and these must be given
-    of: str = ""  # objectives or models whose training has the option; empty: all
+    used_by: str = ""  # objectives, models or kinds of files that have the option; empty: all
     completes: str = ""  # what a shell completes: a key of `denserk.commands.completion.WORDS`
 
     def flag(self, name: str) -> str:
@@ -86,9 +86,9 @@ class OptionSpec:
             return f"at most {LARGEST}"
         if not math.isfinite(number):
             return "a finite number"
-        bounds = {name: getattr(self, name) for name in BOUNDS}
-        bounds = {name: bound for name, bound in bounds.items() if bound is not None}
-        if all(BOUNDS[name](number, bound) for name, bound in bounds.items()):
+        bounds = {name: getattr(self, name) for name in BOUNDS if getattr(self, name) is not None}
+        is_within_bounds = all(BOUNDS[name](number, bound) for name, bound in bounds.items())
+        if is_within_bounds:
             return None
         return ", ".join(f"{name.replace('_', ' ')} {bound:g}" for name, bound in bounds.items())
 
@@ -109,7 +109,11 @@ def spec_of(field: "dataclasses.Field[Any]") -> OptionSpec:
 
 def fields_of(*classes: Any) -> dict[str, "dataclasses.Field[Any]"]:
     """Return the fields of dataclasses (or of their objects) by name."""
-    return {field.name: field for cls in classes for field in dataclasses.fields(cls)}
+    fields = {}
+    for cls in classes:
+        for field in dataclasses.fields(cls):
+            fields[field.name] = field
+    return fields
 
 
 def spelled(name: str, *classes: type) -> str:
@@ -132,43 +136,43 @@ class Settings:
 
     def __post_init__(self) -> None:
         specs = {name: spec_of(field) for name, field in fields_of(self).items()}
-        given = given_fields(self)
-        for name in given:
+        given_names = given_fields(self)
+        for name in given_names:
             specs[name].check(name, getattr(self, name))
-            _check_needs(name, specs, given)
-            _check_excludes(name, specs, given)
+            _check_needs(name, specs, given_names)
+            _check_excludes(name, specs, given_names)
         for name, spec in specs.items():
             if spec.either:
-                _check_choice([name, *spec.either.split()], specs, given)
+                _check_choice([name, *spec.either.split()], specs, given_names)
         for cls in reversed(type(self).__mro__):
             check = vars(cls).get("_check")
             if check is not None:
                 check(self)
 
 
-def _check_needs(name: str, specs: Mapping[str, OptionSpec], given: Sequence[str]) -> None:
+def _check_needs(name: str, specs: Mapping[str, OptionSpec], given_names: Sequence[str]) -> None:
     """Raise a UsageError for a given option without one of those that it needs."""
     # an option of a shared base class may name one that not every class has
-    needed = [other for other in specs[name].needs.split() if other in specs]
-    if needed and set(needed).isdisjoint(given):
-        flags = [specs[other].flag(other) for other in needed]
+    needed_names = [needed for needed in specs[name].needs.split() if needed in specs]
+    if needed_names and set(needed_names).isdisjoint(given_names):
+        flags = [specs[needed].flag(needed) for needed in needed_names]
         raise UsageError(f"{specs[name].flag(name)} needs {' or '.join(flags)}")
 
 
-def _check_excludes(name: str, specs: Mapping[str, OptionSpec], given: Sequence[str]) -> None:
+def _check_excludes(name: str, specs: Mapping[str, OptionSpec], given_names: Sequence[str]) -> None:
     """Raise a UsageError for a given option beside one that it excludes."""
     spec = specs[name]
-    for other in (*spec.excludes.split(), *spec.either.split()):
-        if other in given:
-            flags = f"{spec.flag(name)} and {specs[other].flag(other)}"
+    for excluded in (*spec.excludes.split(), *spec.either.split()):
+        if excluded in given_names:
+            flags = f"{spec.flag(name)} and {specs[excluded].flag(excluded)}"
             raise UsageError(f"{flags} exclude each other", "give one of them")
 
 
 def _check_choice(
-    choices: Sequence[str], specs: Mapping[str, OptionSpec], given: Sequence[str]
+    choices: Sequence[str], specs: Mapping[str, OptionSpec], given_names: Sequence[str]
 ) -> None:
     """Raise a UsageError if none of some options is given."""
-    if set(choices).isdisjoint(given):
+    if set(choices).isdisjoint(given_names):
         flags = [specs[name].flag(name) for name in choices]
         raise UsageError(f"give {' or '.join(flags)}")
 
@@ -179,21 +183,21 @@ def given_fields(settings: Any) -> list[str]:
     return [name for name, field in fields if getattr(settings, name) != field.default]
 
 
-def unused_options(trained: str, *groups: Any) -> list[str]:
-    """Return the given options that the training of `trained` does not have (`of`)."""
+def unused_options(user: str, *groups: Any) -> list[str]:
+    """Return the given options that an objective, model or kind of file has no use for."""
     flags = []
     for name, spec in _given_specs(*groups).items():
-        if spec.of and trained not in spec.of.split():
+        if spec.used_by and user not in spec.used_by.split():
             flags.append(spec.flag(name))
     return flags
 
 
 def reject_given(*groups: Any, why: str, hint: str | None = None, among: str = "") -> None:
     """Raise a UsageError that lists the given options (`among` some names)."""
-    names = among.split()
+    rejected_names = among.split()  # none: all
     flags = []
     for name, spec in _given_specs(*groups).items():
-        if not names or name in names:
+        if not rejected_names or name in rejected_names:
             flags.append(spec.flag(name))
     if flags:
         raise UsageError(f"{', '.join(flags)}: {why}", hint)
@@ -263,10 +267,12 @@ def select(values: Given, *classes: type) -> dict[str, Any]:
 def build(cls: type[T], values: Mapping[str, Any], hint: str | None = None) -> T:
     """Build a settings object from those values that are its fields."""
     arguments = select(values, cls)
-    required = [name for name, field in fields_of(cls).items() if field.default is REQUIRED]
-    missing = [spelled(name, cls) for name in required if name not in arguments]
-    if missing:
-        raise UsageError(f"{' and '.join(missing)} must be given", hint)
+    missing_flags = []
+    for name, field in fields_of(cls).items():
+        if field.default is REQUIRED and name not in arguments:
+            missing_flags.append(spelled(name, cls))
+    if missing_flags:
+        raise UsageError(f"{' and '.join(missing_flags)} must be given", hint)
     return cls(**arguments)
 
 

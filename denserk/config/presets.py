@@ -36,15 +36,15 @@ class PresetSettings(PresetListSettings):
 RIVALS = {"epochs": "max_steps", "warmup_ratio": "warmup_steps", "train_fraction": "train_queries"}
 
 
-def overridden(values: Given, given: Given) -> dict[str, Any]:
+def overridden(values: Given, given_options: Given) -> dict[str, Any]:
     """Return the values of a preset or recipe with the given ones in place of theirs.
 
     >>> overridden({"max_steps": 9, "lr": 1e-5}, {"epochs": 2})
     {'lr': 1e-05, 'epochs': 2}
     """
-    disabled = {RIVALS.get(name) for name in given}
-    kept_values = {name: value for name, value in values.items() if name not in disabled}
-    return kept_values | dict(given)
+    disabled_names = {RIVALS.get(name) for name in given_options}
+    kept_values = {name: value for name, value in values.items() if name not in disabled_names}
+    return kept_values | dict(given_options)
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ class Preset(Description):
         comments = comments_of_values(self.file, *self.keys)
         return {name: comments.get(name) or self.values_from for name in self.settings}
 
-    def lines(self, given: Given) -> Iterator[str]:
+    def lines(self, given_options: Given) -> Iterator[str]:
         """Describe the preset and the given options that override it."""
         summary = f": {self.summary}" if self.summary else ""
         yield f"preset {self.name}{summary}"
         yield f"  values from {self.file}: {shown(self.settings)}"
-        overrides = {name: given[name] for name in given if name in self.settings}
+        overrides = {name: value for name, value in given_options.items() if name in self.settings}
         if overrides:
             yield f"  overridden by options: {shown(overrides)}"
         if self.start:
@@ -153,9 +153,9 @@ class ShownPreset(NamedTuple):
             yield "notes:"
             for note in filter(None, self.preset.notes):
                 yield f"- {shown_value(note)}"
-        lines = {name: shown({name: value}) for name, value in self.preset.settings.items()}
-        width = max(map(len, lines.values()), default=0)
-        for name, line in lines.items():
+        line_by_name = {name: shown({name: value}) for name, value in self.preset.settings.items()}
+        width = max(map(len, line_by_name.values()), default=0)
+        for name, line in line_by_name.items():
             source = self.sources.get(name)
             yield f"{line:<{width}}  # {source}" if source else line
 
@@ -181,10 +181,13 @@ def list_presets() -> list[PresetRow]:
     """Return all presets of fine-tuning as rows of text."""
     rows = []
     for preset in presets().values():
-        representation = str(preset.settings["representation"])
-        size = sizes(preset.settings)
         row = PresetRow(
-            preset.name, preset.summary, representation, size, preset.start, preset.data
+            preset=preset.name,
+            what_for=preset.summary,
+            trained=str(preset.settings["representation"]),
+            size=sizes(preset.settings),
+            starts_from=preset.start,
+            data=preset.data,
         )
         rows.append(row)
     return rows
@@ -214,8 +217,8 @@ def shown(values: Given) -> str:
     >>> shown({"batch_size": 8, "fields": ("title", "text"), "l2_norm": True})
     'batch-size: 8, fields: [title, text], l2-norm: true'
     """
-    named = {name.replace("_", "-"): plain(value) for name, value in values.items()}
-    return shown_value(named)[1:-1]
+    options = {name.replace("_", "-"): plain(value) for name, value in values.items()}
+    return shown_value(options)[1:-1]  # without the braces of a mapping
 
 
 def shown_value(value: Any) -> str:

@@ -13,7 +13,6 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import (
     REQUIRED,
     Given,
-    OptionSpec,
     Settings,
     build,
     fields_of,
@@ -134,7 +133,7 @@ class PretrainSettings(ResumeSettings, DeviceSettings, kw_only=True):
     """--architecture: existing tokenizer to use. [default: trained on the corpus]"""
     corpus: tuple[str, ...] = option(REQUIRED, "--train-dir", metavar="FILE|DIR|NAME", repeat=True)
     """Training text (docs/commands/pretrain.md); repeatable."""
-    expansions: str | None = option(None, metavar="FILE", of=MASTER)
+    expansions: str | None = option(None, metavar="FILE", used_by=MASTER)
     """master: generated queries and continuations, from `denserk generate`."""
     preset: PretrainingPreset = PretrainingPreset.PAPER
     """Settings of the paper, of MASTER's released code, or small batches for your own data."""
@@ -161,9 +160,9 @@ class TextUnitSettings(Settings):
     """Passage fields to read, in order; each starts a new sentence."""
     raw_text: RawText | None = setting(None)
     """Document boundaries in plain text files (.txt). [default: detected by empty lines]"""
-    spans: Spans | None = option(None, of=f"cocondenser {MASTER}")
+    spans: Spans | None = option(None, used_by=f"cocondenser {MASTER}")
     """cocondenser and master: segmentation of documents. [default: sentences; master: none]"""
-    short_blocks: float = setting(0.1, at_least=0, at_most=1, of=f"mlm condenser {RETROMAE}")
+    short_blocks: float = setting(0.1, at_least=0, at_most=1, used_by=f"mlm condenser {RETROMAE}")
     """mlm, condenser, retromae, dupmae: share of blocks with a random shorter length."""
 
 
@@ -173,62 +172,67 @@ class MaskingSettings(Settings):
     mlm_probability: float = option(0.15, "--encoder-mlm-probability", above=0, below=1)
     """Share of tokens masked in the encoder's input.
     [default: 0.15; master, retromae and dupmae: 0.3]"""
-    decoder_mlm_probability: float = setting(0.5, above=0, below=1, of=f"{MASTER} {RETROMAE}")
+    decoder_mlm_probability: float = setting(0.5, above=0, below=1, used_by=f"{MASTER} {RETROMAE}")
     """master: share masked for MKP, NPR, DOR and GOR; retromae, dupmae: share masked in the
     decoder."""
-    cmp_encoder_rate: float | None = setting(None, above=0, below=1, of=MASTER)
+    cmp_encoder_rate: float | None = setting(None, above=0, below=1, used_by=MASTER)
     """master: share masked in the encoder's input for CMP; its decoder predicts the rest.
     [default: --mlm-probability; released: 0.5]"""
-    cmp_pass: bool = setting(False, of=MASTER)
+    cmp_pass: bool = setting(False, used_by=MASTER)
     """master: separate encoder pass for CMP, as in --preset released."""
     masking: Masking = setting(Masking.WORD)
     """Masking unit: whole words or subword tokens."""
     all_mask: bool = setting(False)
     """Replace all selected tokens by [MASK], instead of 80% (10% random, 10% unchanged)."""
-    keyword_weight: KeywordWeight = setting(KeywordWeight.TFIDF, of=MASTER)
+    keyword_weight: KeywordWeight = setting(KeywordWeight.TFIDF, used_by=MASTER)
     """master: word weights for sampling keywords. [default: tfidf; released: inverse-frequency]"""
-    frequency_dict: str | None = setting(None, metavar="FILE", of=MASTER)
+    frequency_dict: str | None = setting(None, metavar="FILE", used_by=MASTER)
     """master: JSON file of word -> count, instead of corpus counts (for inverse-frequency)."""
-    weigh_fragments: bool = setting(True, of=MASTER)
+    weigh_fragments: bool = setting(True, used_by=MASTER)
     """master: weight word fragments at crop edges like whole words. [default: yes; released: no]"""
-    npr: NprKind = setting(NprKind.NEIGHBOUR, of=MASTER)
+    npr: NprKind = setting(NprKind.NEIGHBOUR, used_by=MASTER)
     """master: target of NPR's decoder. [default: neighbour; released: half]"""
     seed: int = 42
     """Random seed of order, crops, masks, initial weights and dropout."""
 
     def _check(self) -> None:
-        if self.cmp_encoder_rate not in (None, self.mlm_probability) and not self.cmp_pass:
-            why = f"--set cmp-encoder-rate={self.cmp_encoder_rate}: one encoder pass has one rate"
-            raise UsageError(why, "add --set cmp-pass=yes, or give --mlm-probability alone")
+        has_rate_of_cmp = self.cmp_encoder_rate not in (None, self.mlm_probability)
+        if has_rate_of_cmp and not self.cmp_pass:
+            raise UsageError(
+                f"--set cmp-encoder-rate={self.cmp_encoder_rate}: one encoder pass has one rate",
+                "add --set cmp-pass=yes, or give --mlm-probability alone",
+            )
         if self.frequency_dict and self.keyword_weight is KeywordWeight.TFIDF:
-            why = "--set frequency-dict has word counts, but TF-IDF needs document frequencies"
-            raise UsageError(why, "add --set keyword-weight=inverse-frequency")
+            raise UsageError(
+                "--set frequency-dict has word counts, but TF-IDF needs document frequencies",
+                "add --set keyword-weight=inverse-frequency",
+            )
 
 
 class PretrainingObjectiveSettings(Settings):
     """Loss."""
 
-    n_head_layers: int = setting(2, at_least=1, of=f"{HEADED} {MASTER}")
+    n_head_layers: int = setting(2, at_least=1, used_by=f"{HEADED} {MASTER}")
     """Layers of Condenser's head or of each MASTER decoder."""
-    skip_from: int | None = setting(None, at_least=0, of=HEADED)
+    skip_from: int | None = setting(None, at_least=0, used_by=HEADED)
     """condenser: layer whose token states feed the head; 0 is the embeddings. [default: half]"""
-    late_mlm: bool = setting(True, of=HEADED)
+    late_mlm: bool = setting(True, used_by=HEADED)
     """condenser: add the MLM loss of the last layer."""
-    tasks: tuple[MasterTask, ...] = setting(tuple(MasterTask), nonempty=True, of=MASTER)
+    tasks: tuple[MasterTask, ...] = setting(tuple(MasterTask), nonempty=True, used_by=MASTER)
     """master: decoder tasks."""
-    decoders: Decoders = setting(Decoders.SEPARATE, of=MASTER)
+    decoders: Decoders = setting(Decoders.SEPARATE, used_by=MASTER)
     """master: separate or shared decoders."""
-    decoder_init: DecoderInit = setting(DecoderInit.NORMAL, of=MASTER)
+    decoder_init: DecoderInit = setting(DecoderInit.NORMAL, used_by=MASTER)
     """master: initialisation, N(0, 0.02) or PyTorch's. [default: normal; released: library]"""
-    fresh_heads: bool = setting(False, of=f"{HEADED} {MASTER} {RETROMAE}")
+    fresh_heads: bool = setting(False, used_by=f"{HEADED} {MASTER} {RETROMAE}")
     """Randomly initialise the head or decoders, ignoring those of --model."""
     loss_average: LossAverage = setting(LossAverage.UPDATE)
     """Average token losses over an update, or per chunk as in the released code."""
-    lm_scale: float = setting(1.0, at_least=0, of="cocondenser")
+    lm_scale: float = setting(1.0, at_least=0, used_by="cocondenser")
     """cocondenser: weight of the token losses relative to the span loss (released code: 2)."""
-    decoder_weight: float = setting(1.0, at_least=0, of="dupmae")
+    decoder_weight: float = setting(1.0, at_least=0, used_by="dupmae")
     """dupmae: weight of the decoder's loss, from [CLS]."""
-    bow_weight: float = setting(1.0, at_least=0, of="dupmae")
+    bow_weight: float = setting(1.0, at_least=0, used_by="dupmae")
     """dupmae: weight of the bag-of-words loss, from the other tokens."""
 
 
@@ -292,36 +296,40 @@ def _find_recipe(name: str) -> Preset:
 
 def shown_recipe(name: str) -> ShownPreset:
     """Return an objective or a preset of it, with the defaults of `denserk pretrain` filled in."""
-    named = _find_recipe(name)
+    shown = _find_recipe(name)
     objective, _, preset_name = name.partition("-")
     preset = PretrainingPreset(preset_name or PretrainingPreset.PAPER)
-    values = recipe(PretrainingObjective(objective), preset)
-    settings = {}
-    for field_name, spec in _specs_of(objective).items():
-        if field_name in values:
-            settings[field_name] = values[field_name]
-        elif spec.of or field_name in SHOWN:
-            settings[field_name] = fields_of(*CLASSES)[field_name].default
-    settings = {field_name: value for field_name, value in settings.items() if value is not None}
-    if "max_steps" in settings:
-        del settings["epochs"]
+    settings = _settings_of_objective(PretrainingObjective(objective), preset)
     sources = dict.fromkeys(settings, "default")
     sources.update(_find_recipe(objective).sources)
-    sources.update(named.sources)
+    sources.update(shown.sources)
     usage = f"denserk pretrain --objective {objective}"
     if preset is not PretrainingPreset.PAPER:
         usage += f" --preset {preset}"
-    return ShownPreset(usage, replace(named, settings=settings), sources)
+    return ShownPreset(usage, replace(shown, settings=settings), sources)
 
 
-def _specs_of(objective: str) -> dict[str, OptionSpec]:
-    """Return the settings that the training of an objective has."""
-    specs = {}
-    for name, field_of_class in fields_of(*CLASSES).items():
-        spec = spec_of(field_of_class)
-        if not spec.of or objective in spec.of.split():
-            specs[name] = spec
-    return specs
+def _settings_of_objective(
+    objective: PretrainingObjective, preset: PretrainingPreset
+) -> dict[str, Any]:
+    """Return the settings of a preset, with the defaults of those that --show-preset names."""
+    recipe_values = recipe(objective, preset)
+    settings = {}
+    for name, declared_field in fields_of(*CLASSES).items():
+        users = spec_of(declared_field).used_by.split()
+        if users and objective not in users:
+            continue
+        if name in recipe_values:
+            value = recipe_values[name]
+        elif users or name in SHOWN:
+            value = declared_field.default
+        else:
+            continue
+        if value is not None:
+            settings[name] = value
+    if "max_steps" in settings:
+        del settings["epochs"]
+    return settings
 
 
 def list_recipes() -> list[PresetRow]:
@@ -329,8 +337,15 @@ def list_recipes() -> list[PresetRow]:
     rows = []
     for name, preset in recipes().items():
         settings = shown_recipe(name).preset.settings
-        length = f"{settings['max_length']} tokens"
-        rows.append(PresetRow(name, preset.summary, length, sizes(settings), preset.start, ""))
+        row = PresetRow(
+            preset=name,
+            what_for=preset.summary,
+            trained=f"{settings['max_length']} tokens",
+            size=sizes(settings),
+            starts_from=preset.start,
+            data="",
+        )
+        rows.append(row)
     return rows
 
 
@@ -350,31 +365,34 @@ def run_of_options(options: Given) -> PretrainRun:
     """Resolve a run from the options of `denserk pretrain` by name, as they are given."""
     typed = typed_values("denserk pretrain", options, PretrainSettings, CorpusSettings, *CLASSES)
     pretraining = build(PretrainSettings, typed)
-    return resolve_run(pretraining, build(CorpusSettings, typed), select(typed, *CLASSES))
+    corpus = build(CorpusSettings, typed)
+    return resolve_run(pretraining, corpus, select(typed, *CLASSES))
 
 
-def resolve_run(pretrain: PretrainSettings, corpus: CorpusSettings, given: Given) -> PretrainRun:
+def resolve_run(
+    pretrain: PretrainSettings, corpus: CorpusSettings, given_options: Given
+) -> PretrainRun:
     """Resolve a run's settings: the objective's recipe, with given ones by field name in place."""
-    values = overridden(recipe(pretrain.objective, pretrain.preset), given)
+    values = overridden(recipe(pretrain.objective, pretrain.preset), given_options)
     sections: list[Any] = [build(cls, values) for cls in CLASSES]
-    if unused := unused_options(pretrain.objective, pretrain, *sections):
-        raise UsageError(f"{', '.join(unused)}: not used by --objective {pretrain.objective}")
+    unused_flags = unused_options(pretrain.objective, pretrain, *sections)
+    if unused_flags:
+        raise UsageError(f"{', '.join(unused_flags)}: not used by --objective {pretrain.objective}")
     if pretrain.objective is PretrainingObjective.COCONDENSER:
-        _refuse_accumulation(build(PretrainOptimizerSettings, values))
+        _reject_accumulation(build(PretrainOptimizerSettings, values))
     return PretrainRun(pretrain, corpus, *sections)
 
 
-def _refuse_accumulation(optimizer: PretrainOptimizerSettings) -> None:
+def _reject_accumulation(optimizer: PretrainOptimizerSettings) -> None:
     """Raise a UsageError if coCondenser, whose spans compare with all of a batch, has several."""
-    accumulated = optimizer.gradient_accumulation_steps
-    if accumulated > 1:
-        problem = (
-            f"--gradient-accumulation-steps {accumulated}: the spans of a cocondenser batch are "
+    steps = optimizer.gradient_accumulation_steps
+    if steps > 1:
+        message = (
+            f"--gradient-accumulation-steps {steps}: the spans of a cocondenser batch are "
             "each other's negatives, and accumulated batches would have fewer of them"
         )
-        whole = optimizer.batch_size * accumulated
         hint = (
-            f"give the whole batch, --batch-size {whole}, and limit the memory with "
-            f"--cache-chunk-size {optimizer.batch_size}: the result is that of one pass"
+            f"give the whole batch, --batch-size {optimizer.batch_size * steps}, and limit the "
+            f"memory with --cache-chunk-size {optimizer.batch_size}: the result is that of one pass"
         )
-        raise UsageError(problem, hint)
+        raise UsageError(message, hint)

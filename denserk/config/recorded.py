@@ -9,23 +9,44 @@ they were given, relative to the working directory of the command.
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 MARK = "paths"  # the key that says how a file names others
 RELATIVE = "relative to this file"  # its value
 # fields whose values name files and folders: inputs in manifests, and options of training
-NAME_FIELDS = frozenset(
-    (
-        *("answers", "converted_from", "corpus", "encoded_queries", "name"),
-        *("qrels", "queries", "run", "runs", "teacher", "texts", "topics", "train", "vectors"),
-        *("dev_corpus", "dev_data", "dev_qrels", "dev_topics", "expansions", "frequency_dict"),
-        *("guide", "model", "output", "preset", "tokenize_to", "tokenizer", "train_data"),
-    )
-)
+NAME_FIELDS = {
+    "answers",
+    "converted_from",
+    "corpus",
+    "dev_corpus",
+    "dev_data",
+    "dev_qrels",
+    "dev_topics",
+    "encoded_queries",
+    "expansions",
+    "frequency_dict",
+    "guide",
+    "model",
+    "name",
+    "output",
+    "preset",
+    "qrels",
+    "queries",
+    "run",
+    "runs",
+    "teacher",
+    "texts",
+    "tokenize_to",
+    "tokenizer",
+    "topics",
+    "train",
+    "train_data",
+    "vectors",
+}
 # fields that name none, though fields within have such names: checksums, a benchmark
-FIELDS_WITHOUT_NAMES = frozenset(("sha256", "bytes", "suite"))
+FIELDS_WITHOUT_NAMES = {"sha256", "bytes", "suite"}
 COLLECTIONS = ("irds:", "beir:")
 STREAMS = re.compile(r"-|/dev/(std(in|out|err)|null|full|fd/.*)|/proc/.*")
 # what may stand around a path: hf:DIR:CONFIG/SPLIT, and a collection of Milvus in a local file
@@ -75,27 +96,29 @@ class Names:
 
     def _locate(self, name: str) -> str:
         """Return a name as a path; record one at which there is nothing."""
-        if self._are_relative:
-            path = locate_name(name, self._folder)
-            may_be_path = _is_plain(name) and IS_RELATIVE.fullmatch(name) is not None
-            candidates = [path]
-        else:
-            path = locate_older_name(name, self._folder)
-            may_be_path = _is_plain(
-                name
-            )  # or a name of the hub: older files do not tell them apart
-            in_folder, as_typed = _absolute(self._folder / name), _absolute(name)
-            candidates = [in_folder] if in_folder == as_typed else [in_folder, as_typed]
-        if may_be_path and not os.path.lexists(path):
-            self.absent[path] = self._absence(name, candidates)
+        if not self._are_relative:
+            return self._locate_older(name)
+        path = locate_name(name, self._folder)
+        is_path = _is_plain(name) and IS_RELATIVE.fullmatch(name) is not None
+        if is_path and not os.path.lexists(path):
+            self.absent[path] = f"{self._file} names {name}, which is not at {path}"
         return path
 
-    def _absence(self, name: str, candidates: Sequence[str]) -> str:
-        """Return the message for a name that leads nowhere."""
-        if len(candidates) == 1:
-            return f"{self._file} names {name}, which is not at {candidates[0]}"
-        in_folder, as_typed = candidates
-        return f"{self._file} names {name}, which is neither at {in_folder} nor at {as_typed}"
+    def _locate_older(self, name: str) -> str:
+        """Return a name of a file of an older version as a path, or as it is."""
+        path = locate_older_name(name, self._folder)
+        may_be_path = _is_plain(name)  # or a name of the hub: older files do not tell them apart
+        if may_be_path and not os.path.lexists(path):
+            in_folder = _absolute(self._folder / name)
+            as_typed = _absolute(name)
+            if in_folder == as_typed:
+                absence = f"{self._file} names {name}, which is not at {as_typed}"
+            else:
+                absence = (
+                    f"{self._file} names {name}, which is neither at {in_folder} nor at {as_typed}"
+                )
+            self.absent[path] = absence
+        return path
 
 
 def public_name(name: str, folder: str | Path) -> str:
@@ -113,19 +136,22 @@ def change_names(values: Mapping[str, Any], change: Change) -> dict[str, Any]:
     """Return a copy of a JSON object in which the names of inputs are changed, at any depth."""
     copy = {}
     for key, value in values.items():
-        field = key.replace("-", "_")  # as in config.yaml
-        copy[key] = value if field in FIELDS_WITHOUT_NAMES else _change(value, change, field)
+        field = key.replace("-", "_")  # config.yaml has hyphens
+        if field in FIELDS_WITHOUT_NAMES:
+            copy[key] = value
+        else:
+            copy[key] = _change_value(value, change, field)
     return copy
 
 
-def _change(value: Any, change: Change, field: str) -> Any:
+def _change_value(value: Any, change: Change, field: str) -> Any:
     """Return the value of a field in which the names of inputs are changed."""
     if isinstance(value, str):
         return change(value) if field in NAME_FIELDS else value
     if isinstance(value, Mapping):
         return change_names(value, change)
     if isinstance(value, list | tuple):
-        return [_change(item, change, field) for item in value]
+        return [_change_value(item, change, field) for item in value]
     return value
 
 
@@ -135,8 +161,8 @@ def same_place(name: str) -> str:
 
 
 def _is_plain(name: str) -> bool:
-    """Return whether a name is a path as a whole, or none."""
-    return not (_has_no_path(name) or PATH_WITHIN.fullmatch(name))
+    """Return whether a name is a path as a whole, or no path at all, as one of the hub."""
+    return not _has_no_path(name) and PATH_WITHIN.fullmatch(name) is None
 
 
 def _has_no_path(name: str) -> bool:
@@ -148,10 +174,10 @@ def _changed_path(name: str, change: Change) -> str:
     """Change the path in a name; the names of streams and collections hold none."""
     if _has_no_path(name):
         return name
-    parts = PATH_WITHIN.fullmatch(name)
-    if parts is None:
+    match = PATH_WITHIN.fullmatch(name)
+    if match is None:
         return change(name)
-    return f"{parts['before']}{change(parts['path'])}{parts['after'] or ''}"
+    return f"{match['before']}{change(match['path'])}{match['after'] or ''}"
 
 
 def _is_path(name: str) -> bool:
@@ -211,7 +237,8 @@ def _public_path(path: str, folder: str | Path) -> str:
     """Return a path relative to a folder; its last part if they share no folder but the root."""
     if not _is_path(path):
         return path
-    target, start = _absolute(path), _absolute(folder)
-    if os.path.commonpath([target, start]) == os.sep:
-        return Path(target).name
-    return os.path.relpath(target, start)
+    absolute_path = _absolute(path)
+    absolute_folder = _absolute(folder)
+    if os.path.commonpath([absolute_path, absolute_folder]) == os.sep:
+        return Path(absolute_path).name
+    return os.path.relpath(absolute_path, absolute_folder)

@@ -84,9 +84,11 @@ class IndexSettings(Settings):
 
     def _check(self) -> None:
         is_bm25 = self.type is IndexType.BM25
-        if self.engine and is_bm25 != (self.engine in BM25_ENGINES):
+        is_bm25_engine = self.engine in BM25_ENGINES
+        if self.engine is not None and is_bm25 != is_bm25_engine:
             raise UsageError(f"--engine {self.engine} does not support --type {self.type}")
-        if self.engine is Engine.TORCH and (self.factory or self.type is not IndexType.FLAT):
+        is_type_flat = self.type is IndexType.FLAT and not self.factory
+        if self.engine is Engine.TORCH and not is_type_flat:
             raise UsageError("--engine torch supports --type flat only", "use --engine faiss")
         if self.target_recall is not None and self.engine not in (None, Engine.FAISS):
             raise UsageError(f"--engine {self.engine} does not support --target-recall")
@@ -178,9 +180,10 @@ class SearchPaths(TopicsSettings, RunOutput, kw_only=True):
             raise UsageError("give --index or --engine", hint)
         if self.engine not in (None, Engine.MILVUS):
             raise UsageError(f"--engine {self.engine}: an index folder records its own engine")
-        if not (self.topics or self.encoded_queries or self.query or self.interactive):
+        has_typed_queries = bool(self.query) or self.interactive
+        if not has_typed_queries and not self.topics and not self.encoded_queries:
             raise UsageError("no queries: give --topics, --query or --encoded-queries")
-        if not (self.output or self.query or self.interactive):
+        if not has_typed_queries and not self.output:
             raise UsageError("--output must be given")
 
 
@@ -393,18 +396,18 @@ class CollectionSettings(Settings):
         name = self.collection
         if name and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", name):
             raise UsageError(f"--collection {name}: at most 255 letters, digits and _")
-        _ = self.parameters  # raises for what is not NAME=VALUE
+        _ = self.parameters  # raises an error for what is not NAME=VALUE
 
     def _check_address(self, uri: str) -> None:
         """Raise a UsageError unless an address is a local file or a server, without credentials."""
-        parts = urlsplit(uri)
-        if "@" in uri or parts.query or parts.fragment:
+        address = urlsplit(uri)
+        if "@" in uri or address.query or address.fragment:
             raise UsageError(
                 "--uri contains credentials, which would be written to logs and manifests",
                 f"give the address only, and set {TOKEN} in the environment",
             )
         schemes = ("",) if self.is_embedded else ("http", "https", "tcp", "unix")
-        if parts.scheme not in schemes:
+        if address.scheme not in schemes:
             raise UsageError(
                 f"--uri {uri}: neither a file ending in .db nor the address of a server",
                 "for example ./passages.db or http://localhost:19530",
@@ -424,10 +427,11 @@ class CollectionSettings(Settings):
     def parameters(self) -> dict[str, Any]:
         """Return --set milvus-params by name: values that are JSON (32, true), else strings."""
         parameters: dict[str, Any] = {}
-        for part in self.milvus_params or ():
-            name, _, text = part.partition("=")
-            if not (name and text):
-                raise UsageError(f"--set milvus-params={part}: not NAME=VALUE", "for example M=32")
+        for assignment in self.milvus_params or ():
+            name, _, text = assignment.partition("=")
+            if not name or not text:
+                message = f"--set milvus-params={assignment}: not NAME=VALUE"
+                raise UsageError(message, "for example M=32")
             parameters[name] = text
             with suppress(ValueError):
                 parameters[name] = json.loads(text)

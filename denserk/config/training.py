@@ -14,8 +14,9 @@ from denserk.errors import UsageError
 # Settings of one run, which its configuration does not record.
 OF_ONE_RUN = ("output", "resume", "overwrite", "preset", "fp16", "bf16")
 
-# Kinds of training that have an option (`of`), beside the objectives on sentences.
-BI_ENCODER, CROSS_ENCODER = "bi-encoder", "cross-encoder"
+# Kinds of training that have an option (`used_by`), beside the objectives on sentences.
+BI_ENCODER = "bi-encoder"
+CROSS_ENCODER = "cross-encoder"
 RANKING = f"{BI_ENCODER} {CROSS_ENCODER}"
 
 # Positive of a query: in turn, (query + seed + epoch) modulo their number (Tevatron, Condenser);
@@ -61,64 +62,71 @@ class ObjectiveSettings(Settings):
 
     objective: Objective = Objective.RETRIEVAL
     """Training objective."""
-    temperature: float = option(1.0, above=0, of=BI_ENCODER)
+    temperature: float = option(1.0, above=0, used_by=BI_ENCODER)
     """Temperature by which scores are divided."""
-    contrastive: ContrastiveKind = setting(ContrastiveKind.IN_BATCH, of=BI_ENCODER)
+    contrastive: ContrastiveKind = setting(ContrastiveKind.IN_BATCH, used_by=BI_ENCODER)
     """Negatives: passages of the batch, or also its queries (full, as in SimLM)."""
-    cls_weight: float = setting(0.5, at_least=0, of=BI_ENCODER)
+    cls_weight: float = setting(0.5, at_least=0, used_by=BI_ENCODER)
     """agg: weight of the loss on the [CLS] part."""
-    agg_weight: float = setting(0.5, at_least=0, of=BI_ENCODER)
+    agg_weight: float = setting(0.5, at_least=0, used_by=BI_ENCODER)
     """agg: weight of the loss on the lexical part."""
-    layer_weight: float = setting(1.0, at_least=0, of=BI_ENCODER)
+    layer_weight: float = setting(1.0, at_least=0, used_by=BI_ENCODER)
     """Self-contrastive pooling: weight of the loss over the positive's own vectors."""
-    layer_temperature: float = setting(1.0, above=0, of=BI_ENCODER)
+    layer_temperature: float = setting(1.0, above=0, used_by=BI_ENCODER)
     """Self-contrastive pooling: temperature of the loss over the positive's own vectors."""
-    distillation: Distillation | None = option(None, of=BI_ENCODER)
+    distillation: Distillation | None = option(None, used_by=BI_ENCODER)
     """Knowledge distillation loss on the teacher scores in the training data."""
-    contrastive_weight: float | None = setting(None, at_least=0, of=BI_ENCODER)
+    contrastive_weight: float | None = setting(None, at_least=0, used_by=BI_ENCODER)
     """Weight of the contrastive loss. [default: 1; 0.2 beside --distillation]"""
-    dimensions: tuple[int, ...] | None = option(None, at_least=1, nonempty=True, of=BI_ENCODER)
+    dimensions: tuple[int, ...] | None = option(None, at_least=1, nonempty=True, used_by=BI_ENCODER)
     """Sum the loss over the vectors' first N dimensions, for each N of this list (Matryoshka), so
     that encode --truncate-dim N can cut them. [default: all dimensions]"""
-    label_scale: float = setting(1.0, above=0, of="cosine-mse")
+    label_scale: float = setting(1.0, above=0, used_by="cosine-mse")
     """cosine-mse: label of equal sentences, e.g. 5 for labels from 0 to 5."""
-    mask_false_negatives: bool = option(False, of=BI_ENCODER)
+    mask_false_negatives: bool = option(False, used_by=BI_ENCODER)
     """Leave known positives of a query out of its in-batch negatives."""
-    guide: str | None = option(None, metavar="NAME|DIR|HUB_ID", of=BI_ENCODER, completes="models")
+    guide: str | None = option(
+        None, metavar="NAME|DIR|HUB_ID", used_by=BI_ENCODER, completes="models"
+    )
     """Retriever that also leaves out what it scores above a query's own positive (GISTEmbed)."""
-    guide_margin: float = setting(0.0, needs="guide", of=BI_ENCODER)
+    guide_margin: float = setting(0.0, needs="guide", used_by=BI_ENCODER)
     """Leave out what the guide scores above the positive's score minus this margin."""
-    margin: float = setting(5.0, at_least=0, of="triplet")
+    margin: float = setting(5.0, at_least=0, used_by="triplet")
     """triplet: margin in Euclidean distance."""
 
     @property
     def weight_of_contrastive(self) -> float:
         """Return the contrastive loss weight, with the default resolved."""
-        default = 1.0 if self.distillation is None else 0.2
-        return default if self.contrastive_weight is None else self.contrastive_weight
+        if self.contrastive_weight is not None:
+            return self.contrastive_weight
+        return 1.0 if self.distillation is None else 0.2
 
 
 class RerankingSettings(Settings):
     """Cross-encoder."""
 
-    r_drop: float = setting(0.0, at_least=0, of=CROSS_ENCODER)
+    r_drop: float = setting(0.0, at_least=0, used_by=CROSS_ENCODER)
     """cross-encoder: weight of R-Drop, the consistency loss of two dropout passes; 0 is off."""
-    pair_max_length: int | None = option(None, "--rerank-max-len", at_least=5, of=CROSS_ENCODER)
+    pair_max_length: int | None = option(
+        None, "--rerank-max-len", at_least=5, used_by=CROSS_ENCODER
+    )
     """cross-encoder: maximum tokens of query and passage together. [default: sum of both limits]"""
 
 
 class SamplingSettings(Settings):
     """Sampling."""
 
-    group_size: int = option(8, "--train-group-size", "--train-n-passages", at_least=1, of=RANKING)
+    group_size: int = option(
+        8, "--train-group-size", "--train-n-passages", at_least=1, used_by=RANKING
+    )
     """Passages per query: one positive and hard negatives."""
-    positive: PositiveChoice = setting(PositiveChoice.ROTATE, of=RANKING)
+    positive: PositiveChoice = setting(PositiveChoice.ROTATE, used_by=RANKING)
     """Positive of a query: in turn, always the first, or sampled."""
-    negative: NegativeChoice = setting(NegativeChoice.WINDOW, of=RANKING)
+    negative: NegativeChoice = setting(NegativeChoice.WINDOW, used_by=RANKING)
     """Hard negatives of a query: moving window, shuffled each time, or the first."""
-    negative_pool: int | None = setting(None, at_least=1, of=RANKING)
+    negative_pool: int | None = setting(None, at_least=1, used_by=RANKING)
     """Use only the first N negatives of each query. [default: all]"""
-    fill_negatives: FillNegatives = setting(FillNegatives.MASK, of=RANKING)
+    fill_negatives: FillNegatives = setting(FillNegatives.MASK, used_by=RANKING)
     """Queries with fewer negatives than --group-size needs: mask the missing or repeat some."""
     train_queries: int | None = option(None, at_least=1)
     """Train on N queries (pairs, triplets), sampled with --seed. [default: all]"""
@@ -133,7 +141,7 @@ class CacheSettings(Settings):
 
     grad_cache: bool = False
     """Gradient cache: compute large batches in chunks, with the same result and less memory."""
-    q_chunk: int = setting(4, at_least=1, of=BI_ENCODER)
+    q_chunk: int = setting(4, at_least=1, used_by=BI_ENCODER)
     """Queries per chunk."""
     p_chunk: int = setting(32, at_least=1)
     """Passages per chunk."""
@@ -222,11 +230,11 @@ class ValidationSettings(Settings):
 
     dev_data: str | None = option(None, metavar="FILE")
     """Held-out training data for dev-loss, avg-rank, spearman, accuracy or cosine."""
-    dev_corpus: str | None = option(None, metavar="FILE|DIR|NAME", of=BI_ENCODER)
+    dev_corpus: str | None = option(None, metavar="FILE|DIR|NAME", used_by=BI_ENCODER)
     """Passages to search for RR@10, instead of the passages of --dev-data."""
-    dev_topics: str | None = option(None, metavar="FILE|DIR|NAME", of=BI_ENCODER)
+    dev_topics: str | None = option(None, metavar="FILE|DIR|NAME", used_by=BI_ENCODER)
     """Queries to search in --dev-corpus."""
-    dev_qrels: str | None = option(None, metavar="FILE|NAME", of=BI_ENCODER)
+    dev_qrels: str | None = option(None, metavar="FILE|NAME", used_by=BI_ENCODER)
     """Relevance judgments (qrels) of --dev-topics."""
     eval_steps: int | None = None
     """Steps between validations. [default: once an epoch]"""
@@ -255,25 +263,27 @@ class FinetuneSettings(ResumeSettings, DeviceSettings, kw_only=True):
     )
     """Training data in any format (docs/formats.md), or queries for --objective align; repeatable.
     """
-    teacher: str | None = option(None, metavar="NAME|DIR|HUB_ID", of="align", completes="models")
+    teacher: str | None = option(
+        None, metavar="NAME|DIR|HUB_ID", used_by="align", completes="models"
+    )
     """align: model whose query vectors are learned."""
-    keep_layers: tuple[int, ...] = setting((), at_least=0, of="align")
+    keep_layers: tuple[int, ...] = setting((), at_least=0, used_by="align")
     """align: layers of --model to start from, the first is 0. [default: all]"""
-    train_format: formats.TrainingFormat | None = option(None, of=RANKING)
+    train_format: formats.TrainingFormat | None = option(None, used_by=RANKING)
     """Format of the training data. [default: detected]"""
-    corpus: str | None = option(None, metavar="FILE|DIR|NAME", of=f"{RANKING} align")
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME", used_by=f"{RANKING} align")
     """Corpus with the texts of passages given by id; align: its sentences are queries, too."""
-    queries: str | None = option(None, metavar="FILE|DIR|NAME", of=RANKING)
+    queries: str | None = option(None, metavar="FILE|DIR|NAME", used_by=RANKING)
     """Topics with the texts of queries given by id."""
-    qrels: str | None = option(None, metavar="FILE|NAME", of=RANKING)
+    qrels: str | None = option(None, metavar="FILE|NAME", used_by=RANKING)
     """Qrels with the positives of queries whose training data has negatives only."""
     output: str = option(REQUIRED, "--output-dir", metavar="DIR")
     """Model folder; data, checkpoints and logs are beside it, in DIR.training."""
-    untie: bool = option(False, "--untie-encoder", of=BI_ENCODER)
+    untie: bool = option(False, "--untie-encoder", used_by=BI_ENCODER)
     """Train separate (untied) query and passage encoders."""
-    negatives_x_device: bool = setting(True, of=BI_ENCODER)
+    negatives_x_device: bool = setting(True, used_by=BI_ENCODER)
     """Share in-batch negatives across processes."""
-    skip_missing: bool = option(False, of=RANKING)
+    skip_missing: bool = option(False, used_by=RANKING)
     """Skip and count passages missing from the corpus instead of stopping."""
 
 
@@ -303,17 +313,17 @@ class ResolvedRun:
     def as_json(self) -> dict[str, Any]:
         """Return the settings as plain JSON, by section."""
         sections = {}
-        for name, part in vars(self).items():
+        for name, section in vars(self).items():
             if name != "notes":
-                sections[name] = as_json(part) if isinstance(part, Settings) else part
+                sections[name] = as_json(section) if isinstance(section, Settings) else section
         return sections
 
     def config(self) -> dict[str, Any]:
         """Return the settings as --config reads them, without unset ones and those of one run."""
-        values = {}
-        for section in self.as_json().values():
-            if isinstance(section, dict):
-                for name, value in section.items():
-                    if value is not None and name not in OF_ONE_RUN:
-                        values[name.replace("_", "-")] = plain(value)
-        return values
+        sections = [section for section in self.as_json().values() if isinstance(section, dict)]
+        config = {}
+        for section in sections:
+            for name, value in section.items():
+                if value is not None and name not in OF_ONE_RUN:
+                    config[name.replace("_", "-")] = plain(value)
+        return config

@@ -26,15 +26,15 @@ def plain(value: Any) -> Any:
     return value
 
 
-def without_none(kind: Any) -> Any:
+def without_none(value_type: Any) -> Any:
     """Return a type without its `None`.
 
     >>> without_none(int | None), without_none(str)
     (<class 'int'>, <class 'str'>)
     """
-    if get_origin(kind) in (Union, types.UnionType):
-        return next(part for part in get_args(kind) if part is not type(None))
-    return kind
+    if get_origin(value_type) in (Union, types.UnionType):
+        return next(member for member in get_args(value_type) if member is not type(None))
+    return value_type
 
 
 type_hints = cache(get_type_hints)
@@ -42,14 +42,14 @@ type_hints = cache(get_type_hints)
 
 def field_types(*classes: Any) -> dict[str, Any]:
     """Return the types of the fields of dataclasses by name."""
-    kinds = {}
+    type_by_name = {}
     for cls in classes:
         for field in dataclasses.fields(cls):
-            kinds[field.name] = type_hints(cls)[field.name]
-    return kinds
+            type_by_name[field.name] = type_hints(cls)[field.name]
+    return type_by_name
 
 
-def as_type(kind: Any, value: Any) -> Any:
+def as_type(value_type: Any, value: Any) -> Any:
     """Convert a value from YAML, JSON or the command line to a type; a ValueError if it is none.
 
     A text becomes a number, or the items of a list; "none" becomes None where it is allowed.
@@ -60,61 +60,61 @@ def as_type(kind: Any, value: Any) -> Any:
     Traceback (most recent call last):
     ValueError: found 'twelve', expected a whole number
     """
-    is_optional = type(None) in get_args(kind)
-    kind = without_none(kind)
-    if is_optional and (value is None or _is_word_none(kind, value)):
+    member_type = without_none(value_type)
+    is_optional = type(None) in get_args(value_type)
+    if is_optional and (value is None or _is_word_none(member_type, value)):
         return None
-    if _is_choice(kind):
-        return _as_choice(kind, value)
-    if get_origin(kind) is tuple:
-        return _as_tuple(kind, value)
-    if get_origin(kind) is Mapping:
-        return _as_mapping(kind, value)
-    if kind in _SCALARS:
-        return _SCALARS[kind](value)
-    return _as_record(kind, value)
+    if _is_choice(member_type):
+        return _as_choice(member_type, value)
+    if get_origin(member_type) is tuple:
+        return _as_tuple(member_type, value)
+    if get_origin(member_type) is Mapping:
+        return _as_mapping(member_type, value)
+    if member_type in _SCALARS:
+        return _SCALARS[member_type](value)
+    return _as_record(member_type, value)
 
 
-def _is_choice(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Enum)
+def _is_choice(value_type: Any) -> bool:
+    return isinstance(value_type, type) and issubclass(value_type, Enum)
 
 
-def _is_word_none(kind: Any, value: Any) -> bool:
+def _is_word_none(value_type: Any, value: Any) -> bool:
     """Return whether a value is the word for None; one of an enumeration's names may be "none"."""
-    return not _is_choice(kind) and value == "none"
+    return not _is_choice(value_type) and value == "none"
 
 
-def _as_choice(kind: type[Enum], value: Any) -> Enum:
+def _as_choice(enumeration: type[Enum], value: Any) -> Enum:
     try:
-        return kind(value)
+        return enumeration(value)
     except ValueError:
-        names = [str(choice.value) for choice in kind]
+        names = [str(choice.value) for choice in enumeration]
         raise _mismatch(value, " or ".join(names)) from None
 
 
-def _as_tuple(kind: Any, value: Any) -> tuple[Any, ...]:
+def _as_tuple(tuple_type: Any, value: Any) -> tuple[Any, ...]:
     """Convert a list, or a text with commas between the items."""
-    item_kind = get_args(kind)[0]
+    item_type = get_args(tuple_type)[0]
     if isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part]
+        value = [item.strip() for item in value.split(",") if item]
     if not isinstance(value, list | tuple):
         raise _mismatch(value, "a list")
-    return tuple(as_type(item_kind, item) for item in value)
+    return tuple(as_type(item_type, item) for item in value)
 
 
-def _as_mapping(kind: Any, value: Any) -> dict[Any, Any]:
-    key_kind, item_kind = get_args(kind)
+def _as_mapping(mapping_type: Any, value: Any) -> dict[Any, Any]:
+    key_type, item_type = get_args(mapping_type)
     if not isinstance(value, Mapping):
         raise _mismatch(value, "a mapping")
-    return {as_type(key_kind, key): as_type(item_kind, item) for key, item in value.items()}
+    return {as_type(key_type, key): as_type(item_type, item) for key, item in value.items()}
 
 
-def _as_record(kind: Any, value: Any) -> Any:
+def _as_record(cls: Any, value: Any) -> Any:
     """Convert a mapping to a dataclass; a UsageError lists all its mistakes."""
-    if not (dataclasses.is_dataclass(kind) and isinstance(value, Mapping)):
+    if not dataclasses.is_dataclass(cls) or not isinstance(value, Mapping):
         raise _mismatch(value, "a mapping")
-    name = kind.__name__  # type: ignore[union-attr]  # of a class
-    return kind(**as_types(name, value, field_types(kind)))  # type: ignore[operator]
+    name = cls.__name__  # type: ignore[union-attr]  # of a class
+    return cls(**as_types(name, value, field_types(cls)))  # type: ignore[operator]
 
 
 def _as_bool(value: Any) -> bool:
@@ -164,12 +164,15 @@ def _mismatch(value: Any, expected: str) -> ValueError:
 
 
 def as_types(
-    source: str, values: Mapping[str, Any], kinds: Mapping[str, Any], items: Container[str] = ()
+    source: str,
+    values: Mapping[str, Any],
+    type_by_name: Mapping[str, Any],
+    list_names: Container[str] = (),
 ) -> dict[str, Any]:
     """Convert values by name to the types of those names, which may be spelled with hyphens.
 
-    A text or path of one of `items`, names of lists, is a list with that item. A UsageError, which
-    begins with `source`, lists all mistakes.
+    A text or path of one of `list_names` is a list with that item. A UsageError, which begins with
+    `source`, lists all mistakes.
 
     >>> as_types("config.yaml", {"batch-size": "8"}, {"batch_size": int})
     {'batch_size': 8}
@@ -178,13 +181,13 @@ def as_types(
     mistakes: list[str] = []
     for spelling, value in values.items():
         name = spelling.replace("-", "_")
-        if name not in kinds:
-            mistakes.append(f"{spelling} is not a setting{_suggestion(spelling, kinds)}")
+        if name not in type_by_name:
+            mistakes.append(f"{spelling} is not a setting{_suggestion(spelling, type_by_name)}")
             continue
-        if name in items and isinstance(value, str | PathLike):
+        if name in list_names and isinstance(value, str | PathLike):
             value = [value]
         try:
-            typed[name] = as_type(kinds[name], value)
+            typed[name] = as_type(type_by_name[name], value)
         except ValueError as error:
             mistakes.append(f"{spelling}: {error}")
     if mistakes:

@@ -43,10 +43,10 @@ def _parse(text: str) -> Any:
     if not isinstance(node, yaml.MappingNode) or not node.value:
         return None
     keys = [key for key, _ in node.value]
-    for first, second in combinations(keys, 2):
-        if first.value == second.value:
-            problem = f"the key {second.value!r} is repeated"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=second.start_mark)
+    for key, later_key in combinations(keys, 2):
+        if later_key.value == key.value:
+            problem = f"the key {later_key.value!r} is repeated"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=later_key.start_mark)
     return loader.construct_document(node)
 
 
@@ -76,14 +76,18 @@ def _comments(mapping: Any, lines: Sequence[str]) -> dict[str, str]:
             mappings = value.value if isinstance(value, yaml.SequenceNode) else [value]
             for merged in reversed(mappings):  # the first one wins
                 merged_comments |= _comments(merged, lines)
-            continue
-        end = value.end_mark
-        line = lines[end.line] if end.line < len(lines) else ""
-        behind_value = line[end.column :].strip()
-        is_comment = behind_value.startswith("#")
-        name = key.value.replace("-", "_")
-        comments[name] = behind_value.lstrip("# ") if is_comment else ""
+        else:
+            comments[key.value.replace("-", "_")] = _comment_behind(value, lines)
     return merged_comments | comments
+
+
+def _comment_behind(value: Any, lines: Sequence[str]) -> str:
+    """Return the comment behind the node of a value, without "#"; empty without one."""
+    end = value.end_mark
+    if end.line >= len(lines):
+        return ""
+    text = lines[end.line][end.column :].strip()
+    return text.lstrip("# ") if text.startswith("#") else ""
 
 
 def _in_one_line(problem: object) -> str:
@@ -99,17 +103,15 @@ def read_options(path: str | Path) -> dict[str, Any]:
     return recorded.change_names(values, partial(recorded.locate_name, folder=Path(path).parent))
 
 
-def typed_options(source: str, given: Given, *classes: type) -> dict[str, Any]:
+def typed_options(source: str, given_options: Given, *classes: type) -> dict[str, Any]:
     """Convert options by name to the types of the classes' fields.
 
     They win over those in the YAML file that the option `config` names. A UsageError, which begins
     with `source` or the name of the file, lists all mistakes.
     """
-    values = dict(given)
-    typed: dict[str, Any] = {}
+    values = dict(given_options)
     path = values.pop("config", None)
-    if path:
-        typed |= typed_values(str(path), read_options(path), *classes)
+    typed = typed_values(str(path), read_options(path), *classes) if path else {}
     return typed | typed_values(source, values, *classes)
 
 

@@ -47,11 +47,14 @@ def clicks_header(line: str) -> Header | None:
 
 def is_click_log(source: str, given_format: str | None) -> bool:
     """Return whether a source is a click log: by its format, if that is given, or its header."""
-    path = Path(source)
-    if given_format is not None or not (path.is_file() or path.is_fifo()):
+    if given_format is not None:
         return given_format == "clicks"
+    path = Path(source)
+    if not path.is_file() and not path.is_fifo():
+        return False
     with files.open_ahead(source) as (data, _):
-        return clicks_header(files.first_line(data).decode("utf-8", "replace")) is not None
+        first_line = files.first_line(data).decode("utf-8", "replace")
+    return clicks_header(first_line) is not None
 
 
 def _delimiter(header: str) -> str:
@@ -143,13 +146,15 @@ class _ClickLog:
 
     def queries(self, *, has_ids: bool) -> Iterator[QueryClicks]:
         """Yield the queries; a column `query` without one of ids holds texts, or else ids."""
-        are_ids = has_ids or look_like_ids(self._counts.keys())
+        keys_are_ids = has_ids or look_like_ids(self._counts.keys())
         for key, counts in self._counts.items():
-            if are_ids:
+            if keys_are_ids:
                 qid = identifier(key, self._source, self._lines[key], "query")
-                yield QueryClicks(qid, self._texts[key] if has_ids else "", counts)
+                text = self._texts[key] if has_ids else ""
             else:
-                yield QueryClicks(query_id(key), key, counts)
+                qid = query_id(key)
+                text = key
+            yield QueryClicks(qid, text, counts)
 
 
 def look_like_ids(queries: Collection[str]) -> bool:

@@ -1,7 +1,7 @@
 """Passages that are removed from the hits of single queries, such as BRIGHT's `excluded_ids`."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
@@ -30,7 +30,7 @@ def read_exclusions(source: str) -> Exclusions:
         head = FileHead(data, Path(source).name)
         excluded: Exclusions
         if head.record is None:
-            excluded = _of_columns(files.read_text_lines(source, handle), source)
+            excluded = _excluded_in_columns(files.read_text_lines(source, handle), source)
         elif is_object_by_query(head) or has_texts_by_id(head):
             lists = json_objects.read_lists(files.read_all(handle, source), source, EXPECTED)
             excluded = {qid: frozenset(docids) for qid, docids in lists if docids}
@@ -41,7 +41,7 @@ def read_exclusions(source: str) -> Exclusions:
     return excluded
 
 
-def _of_columns(lines: files.Lines, source: str) -> dict[str, set[str]]:
+def _excluded_in_columns(lines: files.Lines, source: str) -> dict[str, set[str]]:
     """Return the passages of lines of query id and passage id, perhaps under a header."""
     excluded: dict[str, set[str]] = {}
     is_first = True
@@ -74,7 +74,7 @@ def listed_exclusions(queries: Iterable[Query], source: str) -> dict[str, frozen
 def chosen_exclusions(
     queries: Iterable[Query],
     topics: str,
-    given: Exclusions,
+    given_exclusions: Exclusions,
     source: str,
     *,
     use_listed: bool,
@@ -83,25 +83,30 @@ def chosen_exclusions(
 
     Reports how many there are; `topics` names the queries and `source` what is given.
     """
-    searched = {query.qid: query for query in queries}
+    query_by_id = {query.qid: query for query in queries}
     excluded: dict[str, AbstractSet[str]] = {}
     if use_listed:
-        excluded |= listed_exclusions(searched.values(), topics)
+        excluded |= listed_exclusions(query_by_id.values(), topics)
         if excluded:
             hint = "--set exclude-listed=false keeps them"
             logger.info(f"{_count_message(topics, excluded)} ({EXCLUDED_IDS}; {hint})")
-    if given:
-        for_searched = {qid: docids for qid, docids in given.items() if qid in searched}
-        if not for_searched:
-            message = (
-                f"{source} excludes passages of queries such as {next(iter(given))}, and of none "
-                f"that is searched, such as {next(iter(searched), 'none')}"
-            )
-            raise MismatchError(message, "name the exclusions of these queries")
-        logger.info(_count_message(source, for_searched))
-        for qid, docids in for_searched.items():
+    if given_exclusions:
+        for qid, docids in _of_searched(given_exclusions, query_by_id.keys(), source).items():
             excluded[qid] = frozenset(docids) | excluded.get(qid, frozenset())
     return excluded
+
+
+def _of_searched(exclusions: Exclusions, qids: Collection[str], source: str) -> Exclusions:
+    """Return the exclusions of the queries that are searched; an error if there are none."""
+    exclusions_of_searched = {qid: docids for qid, docids in exclusions.items() if qid in qids}
+    if not exclusions_of_searched:
+        message = (
+            f"{source} excludes passages of queries such as {next(iter(exclusions))}, and of none "
+            f"that is searched, such as {next(iter(qids), 'none')}"
+        )
+        raise MismatchError(message, "name the exclusions of these queries")
+    logger.info(_count_message(source, exclusions_of_searched))
+    return exclusions_of_searched
 
 
 def _count_message(source: str, excluded: Exclusions) -> str:

@@ -56,9 +56,8 @@ def describe_run(
     run_settings = {**as_json(settings), "ties": ties.value, **further_settings}
     manifest = Manifest(Kind.RUN, True, run_settings, made_from, contents)
     if settings.ir_metadata is not IrMetadata.NONE:
-        _write_ir_metadata(
-            output, manifest, in_comments=settings.ir_metadata is IrMetadata.COMMENTS
-        )
+        in_comments = settings.ir_metadata is IrMetadata.COMMENTS
+        _write_ir_metadata(output, manifest, in_comments=in_comments)
     describe_file(output, manifest)
 
 
@@ -86,20 +85,42 @@ def ir_metadata(output: str, manifest: Manifest) -> dict[str, Any]:
         for key in ("model", "topics", "corpus"):
             if stage.get(key):
                 stage[key] = public(stage[key])
-    indexing = _taken_from(stages, "indexing")
-    topics = _taken_from(stages, "topics")
-    corpus = _taken_from(stages, "corpus")
+    indexing = _pop_first(stages, "indexing")
+    topics = _pop_first(stages, "topics")
+    corpus = _pop_first(stages, "corpus")
     command = shlex.join([Path(sys.argv[0]).name, *map(_public_word, sys.argv[1:])])
+    return {
+        "schema-version": 0.1,
+        "run-version": 1.0,
+        "tag": manifest.settings.get("tag", ""),
+        "platform": _platform(),
+        "research goal": {},  # readers expect all six components
+        "implementation": {"executable": {"cmd": command}, "source": {"lang": ["python"]}},
+        "method": _method(manifest.settings.get("ties"), indexing, stages),
+        "actor": {},
+        "data": _data(corpus, topics, training_data),
+    }
 
+
+def _method(
+    ties: str | None, indexing: Part | None, stages: Iterable[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return how a run was made: its order, its index if there was one, and its stages."""
     method: dict[str, Any] = {"automatic": True}
-    if manifest.settings.get("ties") == "break":
+    if ties == "break":
         method["score ties"] = "passage ids descending, then strictly decreasing scores"
     else:
         method["score ties"] = "kept"
     if indexing:
         method["indexing"] = indexing
     method["retrieval"] = [_without_none(stage) for stage in stages]
+    return method
 
+
+def _data(
+    corpus: str | None, topics: str | None, training_data: list[dict[str, str]]
+) -> dict[str, Any]:
+    """Return what a run was made of, as far as manifests name it."""
     collection = {}
     if corpus:
         collection["source"] = corpus
@@ -108,17 +129,7 @@ def ir_metadata(output: str, manifest: Manifest) -> dict[str, Any]:
     data: dict[str, Any] = {"test collection": collection}
     if training_data:
         data["training data"] = training_data
-    return {
-        "schema-version": 0.1,
-        "run-version": 1.0,
-        "tag": manifest.settings.get("tag", ""),
-        "platform": _platform(),
-        "research goal": {},  # readers expect all six components
-        "implementation": {"executable": {"cmd": command}, "source": {"lang": ["python"]}},
-        "method": method,
-        "actor": {},
-        "data": data,
-    }
+    return data
 
 
 def _platform() -> dict[str, Any]:
@@ -137,8 +148,8 @@ def _platform() -> dict[str, Any]:
     }
 
 
-def _taken_from(stages: Iterable[dict[str, Any]], key: str) -> Any:
-    """Remove a field from all stages, and return the first value of it that says something."""
+def _pop_first(stages: Iterable[dict[str, Any]], key: str) -> Any:
+    """Remove a field from all stages, and return its first value that is not empty, if any."""
     values = [stage.pop(key, None) for stage in stages]
     return next(filter(None, values), None)
 
@@ -258,15 +269,15 @@ class _SearchedIndex(NamedTuple):
 
 
 def _searched_index(made_from: Part) -> _SearchedIndex:
-    """Return what the manifest of the first index says; nothing if it is gone."""
+    """Return the first index that a run searched, by its manifest; an empty one if it is gone."""
     indexes = indexes_of(made_from)
     if not indexes:
         return _SearchedIndex({}, None)
     try:
         manifest = read_any_manifest(beside(indexes[0]["name"]))
         corpus = next((source.name for source in corpora_of(manifest)), None)
-        name = bm25_language(manifest)
-        language = None if name is None else find_language(name)
+        language_name = bm25_language(manifest)
+        language = None if language_name is None else find_language(language_name)
     except DenserkError:  # gone, or of another version
         return _SearchedIndex({}, None)
     return _SearchedIndex(manifest.settings, corpus, language)

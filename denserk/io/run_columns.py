@@ -8,7 +8,7 @@ judged passages. A word is such a number here, never a term of a text.
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,16 +104,17 @@ class HitColumns(NamedTuple):
         if not docids:
             return []
         keys = keys_of(words_of(docids, len(self.words)))
-        rows = np.flatnonzero(np.isin(keys_of(self.words), keys)).tolist()
+        candidate_rows = np.flatnonzero(np.isin(keys_of(self.words), keys)).tolist()
         # different ids may have equal keys
+        candidates = zip(candidate_rows, self.docids_at(candidate_rows), strict=True)
         passages = set(docids)
-        docids_of_rows = self.docids_at(rows)
-        return [row for row, docid in zip(rows, docids_of_rows, strict=True) if docid in passages]
+        return [row for row, docid in candidates if docid in passages]
 
     def repeated_row(self) -> int | None:
         """Return the first row whose passage an earlier row has, too; None without one."""
         ascending_keys = np.sort(keys_of(self.words))
-        if (ascending_keys[1:] != ascending_keys[:-1]).all():
+        all_differ = (ascending_keys[1:] != ascending_keys[:-1]).all()
+        if all_differ:
             return None
         # different ids may have equal keys
         return self.as_lists().repeated_row()
@@ -154,57 +155,64 @@ def words_between(codes: NDArray[np.uint8], starts: NDArray[np.int32]) -> Words:
     words = np.empty((count, len(lengths)), np.uint64)
     for number in range(count):
         first_byte = number * WORD
-        bytes_of_id = np.clip(lengths - first_byte, 0, WORD)  # the others are those of the next id
         words[number] = windows[starts[:-1] + first_byte]
-        words[number] &= FILLED_BITS[bytes_of_id]
+        # where the id has fewer than 8 bytes left, the others are those of the next id
+        size = np.clip(lengths - first_byte, 0, WORD)
+        words[number] &= FILLED_BITS[size]
     return words
 
 
-def join_columns(parts: Sequence[HitColumns]) -> HitColumns:
-    """Return consecutive hits of one query, from blocks that follow each other, as one."""
+def join_hits(hits_of_blocks: Sequence[RankedList | HitColumns]) -> RankedList | HitColumns:
+    """Return the hits of a query, which come from blocks that follow each other, as one."""
+    if len(hits_of_blocks) == 1:
+        return hits_of_blocks[0]
+    columns = [hits for hits in hits_of_blocks if isinstance(hits, HitColumns)]
+    if len(columns) == len(hits_of_blocks):
+        return _join_columns(columns)
+    return _join_lists([hits.as_lists() for hits in hits_of_blocks])
+
+
+def _join_lists(lists: Sequence[RankedList]) -> RankedList:
+    """Return hits of one query as one list."""
+    docids: list[str] = []
+    scores: list[float] = []
+    lines: list[int] = []
+    for hits in lists:
+        docids += hits.docids
+        scores += hits.scores
+        lines += hits.lines
+    return RankedList(lists[0].qid, docids, scores, lines)
+
+
+def _join_columns(columns: Sequence[HitColumns]) -> HitColumns:
+    """Return hits of one query as one, whose ids have their own text."""
     texts: list[str] = []
     lengths: list[NDArray[np.int32]] = []
-    for part in parts:
-        texts.append(part.text[part.starts[0] : part.starts[-1]])
-        lengths.append(np.diff(part.starts))
+    for hits in columns:
+        texts.append(hits.text[hits.starts[0] : hits.starts[-1]])
+        lengths.append(np.diff(hits.starts))
     starts = np.zeros(sum(map(len, lengths)) + 1, np.int32)
     np.cumsum(np.concatenate(lengths), out=starts[1:])
     return HitColumns(
-        parts[0].qid,
-        "".join(texts),
-        starts,
-        join_words([part.words for part in parts]),
-        np.concatenate([part.scores for part in parts]),
-        range(parts[0].lines.start, parts[-1].lines.stop),
+        qid=columns[0].qid,
+        text="".join(texts),
+        starts=starts,
+        words=join_words([hits.words for hits in columns]),
+        scores=np.concatenate([hits.scores for hits in columns]),
+        lines=range(columns[0].lines.start, columns[-1].lines.stop),
     )
 
 
-def join_words(parts: Sequence[Words]) -> Words:
-    """Return the words of all ids, which have as many as the longest id needs.
+def join_words(arrays: Sequence[Words]) -> Words:
+    """Return the words of all ids, (W, K), with as many for each id as the longest one needs.
 
     >>> join_words([np.array([[1, 2]], np.uint64), np.array([[3], [4]], np.uint64)])
     array([[1, 2, 3],
            [0, 0, 4]], dtype=uint64)
     """
-    count = max(map(len, parts))
-    padded = [np.pad(words, ((0, count - len(words)), (0, 0))) for words in parts]
+    count = max(map(len, arrays))
+    padded = [np.pad(words, ((0, count - len(words)), (0, 0))) for words in arrays]
     return np.concatenate(padded, axis=1)
-
-
-def join_hits(parts: Sequence[RankedList | HitColumns]) -> RankedList | HitColumns:
-    """Return the consecutive hits of a query, which may cross blocks, as one."""
-    if len(parts) == 1:
-        return parts[0]
-    columns = [part for part in parts if isinstance(part, HitColumns)]
-    if len(columns) == len(parts):
-        return join_columns(columns)
-    lists = [part.as_lists() for part in parts]
-    return RankedList(
-        parts[0].qid,
-        list(chain.from_iterable(hits.docids for hits in lists)),
-        list(chain.from_iterable(hits.scores for hits in lists)),
-        list(chain.from_iterable(hits.lines for hits in lists)),
-    )
 
 
 @dataclass(frozen=True)
@@ -227,8 +235,9 @@ class RankedWords:
 
     def docids_at(self, rows: slice | list[int]) -> list[str]:
         """Return the passages of some rows."""
-        encoded = np.ascontiguousarray(self.id_bytes()[rows])
-        docids: list[str] = encoded.view(f"S{encoded.shape[1]}").ravel().astype(str).tolist()
+        id_bytes = np.ascontiguousarray(self.id_bytes()[rows])
+        texts = id_bytes.view(f"S{id_bytes.shape[1]}").ravel()  # NumPy cuts zeros off their ends
+        docids: list[str] = texts.astype(str).tolist()
         return docids
 
     def first(self, count: int | None) -> "RankedWords":
@@ -241,9 +250,9 @@ class RankedWords:
         if is_in_order:
             return self
         # by score, then by id: lexsort takes the key that counts most as the last one
-        ascending_order = np.lexsort((*self.words[::-1], self.scores))
-        order = ascending_order[::-1]
-        return RankedWords(self.words[:, order], self.scores[order])
+        ascending_rows = np.lexsort((*self.words[::-1], self.scores))
+        rows = ascending_rows[::-1]
+        return RankedWords(self.words[:, rows], self.scores[rows])
 
     def packed(self) -> bytes:
         """Return the hits as bytes, which `unpacked` reads: their number, scores and words."""
@@ -325,19 +334,22 @@ def read_block(text: bytes, order: Sequence[Column], *, has_ranks: bool) -> HitB
     from pyarrow import compute
 
     values = np.asarray(np.from_dlpack(table[value_column].chunk(0)))  # to_numpy imports pandas
-    if has_ranks and not _are_ranks(values, text):
-        return None
-    scores = -values.astype(np.float64) if has_ranks else values
-    queries = compute.run_end_encode(table[Column.QUERY_ID].chunk(0))
-    qids = queries.values.to_pylist()
-    has_comment = any(qid.startswith("#") for qid in qids)
-    if has_comment or not np.isfinite(scores).all():
+    if has_ranks:
+        if not _are_ranks(values, text):
+            return None
+        scores = -values.astype(np.float64)
+    else:
+        scores = values
+    consecutive_queries = compute.run_end_encode(table[Column.QUERY_ID].chunk(0))
+    qids = consecutive_queries.values.to_pylist()
+    may_have_comment = any(qid.startswith("#") for qid in qids)
+    if may_have_comment or not np.isfinite(scores).all():
         return None
     # pyarrow's array of strings: which are missing, where each begins, and their characters
     _, positions, characters = table[Column.PASSAGE_ID].chunk(0).buffers()
     starts = np.frombuffer(positions, np.int32, len(scores) + 1)
     docids = bytes(memoryview(characters)[: starts[-1]])
-    return HitBlock(qids, queries.run_ends.to_pylist(), docids, starts, scores)
+    return HitBlock(qids, consecutive_queries.run_ends.to_pylist(), docids, starts, scores)
 
 
 def _read_table(text: bytes, order: Sequence[Column], value_column: Column) -> Any:
@@ -373,14 +385,16 @@ def _are_ranks(values: NDArray[np.int64], text: bytes) -> bool:
     whole: an id that looks like such a number only makes the block one that is read line by line.
     """
     lowest = values.min()
-    if lowest < 0 or values.max() >= 10**RANK_DIGITS:
+    highest = values.max()
+    if lowest < 0 or highest >= 10**RANK_DIGITS:
         return False
-    may_be_negative_zero = lowest == 0 and b"-0" in text
-    may_be_hexadecimal = b"0x" in text or b"0X" in text
-    if may_be_negative_zero or may_be_hexadecimal:
+    if lowest == 0 and b"-0" in text:
+        return False
+    if b"0x" in text or b"0X" in text:
         return False
     lines = b"\n" + text  # each column has a separator before it
-    return not any(pattern.search(lines) for pattern in PADDED_NUMBERS)
+    has_padded_number = any(pattern.search(lines) for pattern in PADDED_NUMBERS)
+    return not has_padded_number
 
 
 def has_clean_lines(text: bytes) -> bool:

@@ -17,9 +17,8 @@ Groups = NDArray[np.uint32]  # (K, G): the bytes of K texts, in groups of four
 
 DIGITS = 9  # significant digits of the format ".9g"
 SCORES = f".{DIGITS}g"
-# The powers of ten of the first digit from which this format has no exponent, and up to which the
-# digits before the point and a sign fit into a group
-LOWEST_POWER, HIGHEST_POWER = -4, 2
+LOWEST_POWER = -4  # power of ten of the first digit from which this format has no exponent
+HIGHEST_POWER = 2  # and up to which the digits before the point and a sign fit into a group
 DECIMALS = DIGITS - 1 - LOWEST_POWER  # at most: 12, which are three groups
 # What makes a score a whole number of 9 digits, by the power of its first digit from the lowest on
 SCALES = 10.0 ** (DIGITS - 1 - np.arange(LOWEST_POWER, HIGHEST_POWER + 1))
@@ -40,13 +39,13 @@ def _groups_for(size: int) -> int:
     return -(-size // GROUP)
 
 
-# by number: its digits, and behind those of all numbers, the same with a sign
+POINT = np.uint32(_grouped(["."])[0, 0])
+# The group of the number n before the point: row n, or row WHOLES + n with a minus sign.
 POSITIVE = _grouped(map(str, range(WHOLES)))
 NEGATIVE = _grouped(f"-{number}" for number in range(WHOLES))
 SIGNED = np.concatenate([POSITIVE, NEGATIVE])[:, 0]
-POINT = np.uint32(_grouped(["."])[0, 0])
-# by number: its four decimals where others follow, and behind those of all numbers, its decimals
-# where they are the last ones; a number that is 0 has none there
+# The group of the four decimals n: row n where others follow, or row FOUR_DIGITS + n where they are
+# the last ones, without the zeros at their end; none are left of 0.
 FOLLOWED = _grouped(f"{number:04}" for number in range(FOUR_DIGITS))
 LAST = _grouped(f"{number:04}".rstrip("0") for number in range(FOUR_DIGITS))
 FOUR_DECIMALS = np.concatenate([FOLLOWED, LAST])[:, 0]
@@ -89,12 +88,10 @@ def trec_lines(qid: str, hits: RankedWords, tag: str) -> bytes:
     >>> trec_lines("q1", RankedWords(id_words(["d10", "d9"]), np.array([2.5, 0.125])), "run")
     b'q1 Q0 d10 1 2.5 run\nq1 Q0 d9 2 0.125 run\n'
     """
-    # tables of ranks are kept: powers of two are few, and one serves queries of about as many hits
-    next_power_of_two = 1 << (len(hits) - 1).bit_length()
     columns = [
         _constant(f"{qid} Q0 "),
         hits.id_bytes().view(np.uint32),
-        _ranks(next_power_of_two)[: len(hits)],
+        _ranks(len(hits)),
         score_groups(hits.scores),
         _constant(f" {tag}\n"),
     ]
@@ -115,9 +112,14 @@ def _constant(text: str) -> Groups:
     return np.frombuffer(padded, np.uint32).reshape(1, -1)
 
 
-@lru_cache(8)
 def _ranks(count: int) -> Groups:
     """Return the ranks from 1 to `count` with the blanks around them."""
+    next_power_of_two = 1 << (count - 1).bit_length()
+    return _table_of_ranks(next_power_of_two)[:count]
+
+
+@lru_cache(8)  # powers of two are few, and one table serves queries of about as many hits
+def _table_of_ranks(count: int) -> Groups:
     groups = _groups_for(len(f" {count} "))
     return _grouped((f" {rank} " for rank in range(1, count + 1)), groups)
 
@@ -144,8 +146,9 @@ def score_groups(scores: NDArray[np.float64]) -> Groups:
     scales = SCALES[powers - LOWEST_POWER]
     products = magnitudes * scales
     numbers = np.rint(products)
-    is_certain = np.abs(np.abs(products - numbers) - 0.5) > UNCERTAIN
-    is_certain &= (numbers >= 10 ** (DIGITS - 1)) & (numbers < 10**DIGITS)
+    is_far_from_half = np.abs(np.abs(products - numbers) - 0.5) > UNCERTAIN
+    has_nine_digits = (numbers >= 10 ** (DIGITS - 1)) & (numbers < 10**DIGITS)
+    is_certain = is_far_from_half & has_nine_digits
     numbers *= is_certain  # 0 for the others, which may be too large for the tables of digits
     groups = _decimal_groups(numbers, scales, scores < 0)
     if not is_certain.all():
@@ -163,17 +166,26 @@ def _decimal_groups(
     at the end. All steps are exact: doubles hold whole numbers of 15 digits, and a quotient of
     such numbers is not rounded up to the next whole one.
     """
-    whole = np.floor(numbers / scales)
-    decimals = (numbers - whole * scales) * (10.0**DECIMALS / scales)  # a number of 12 digits
+    wholes = np.floor(numbers / scales)
+    decimals = (numbers - wholes * scales) * (10.0**DECIMALS / scales)  # a number of 12 digits
     # its digits, four at a time
-    first = np.floor(decimals / FOUR_DIGITS**2)
-    decimals_behind = decimals - first * FOUR_DIGITS**2
-    second = np.floor(decimals_behind / FOUR_DIGITS)
-    third = decimals_behind - second * FOUR_DIGITS
+    decimals_1_to_4 = np.floor(decimals / FOUR_DIGITS**2)
+    decimals_5_to_12 = decimals - decimals_1_to_4 * FOUR_DIGITS**2
+    decimals_5_to_8 = np.floor(decimals_5_to_12 / FOUR_DIGITS)
+    decimals_9_to_12 = decimals_5_to_12 - decimals_5_to_8 * FOUR_DIGITS
     groups = np.empty((len(numbers), 5), np.uint32)
-    groups[:, 0] = SIGNED[(whole + WHOLES * is_negative).astype(np.int64)]
+    groups[:, 0] = SIGNED[(wholes + WHOLES * is_negative).astype(np.int64)]
     groups[:, 1] = POINT * (decimals > 0)
-    groups[:, 2] = FOUR_DECIMALS[(first + FOUR_DIGITS * (decimals_behind == 0)).astype(np.int64)]
-    groups[:, 3] = FOUR_DECIMALS[(second + FOUR_DIGITS * (third == 0)).astype(np.int64)]
-    groups[:, 4] = FOUR_DECIMALS[(third + FOUR_DIGITS).astype(np.int64)]
+    groups[:, 2] = _four_decimals(decimals_1_to_4, are_last=decimals_5_to_12 == 0)
+    groups[:, 3] = _four_decimals(decimals_5_to_8, are_last=decimals_9_to_12 == 0)
+    groups[:, 4] = _four_decimals(decimals_9_to_12, are_last=True)
+    return groups
+
+
+def _four_decimals(
+    numbers: NDArray[np.float64], *, are_last: NDArray[np.bool_] | bool
+) -> NDArray[np.uint32]:
+    """Return the group of four decimals of each score: (K,)."""
+    rows = (numbers + FOUR_DIGITS * np.asarray(are_last)).astype(np.int64)
+    groups: NDArray[np.uint32] = FOUR_DECIMALS[rows]
     return groups

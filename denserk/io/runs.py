@@ -8,13 +8,12 @@ A rank stands for its negative as score, so that higher is better in every forma
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from math import isfinite, nan
 from operator import attrgetter, itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import orjson
@@ -116,7 +115,7 @@ def read_run_scores(
         scores = run.setdefault(hits.qid, {})
         for docid, score, line in zip(hits.docids, hits.scores, hits.lines, strict=True):
             if docid in scores:
-                raise _twice(hits.qid, docid, path, line)
+                raise _repeated_passage(hits.qid, docid, path, line)
             scores[docid] = score
     return run
 
@@ -133,14 +132,16 @@ def read_raw_hits(path: str | Path, qid: str) -> Iterator[RawHit]:
     """Yield the lines of a query in the order of the file, repeated passages included."""
     docids: list[str] = []
     scores: list[float] = []
-    for part in _RunFile(path).parts():
-        if part.qid == qid:
-            hits = part.as_lists()
-            docids += hits.docids
-            scores += hits.scores
-    ranks: Sequence[int | None] = [None] * len(docids)
-    with suppress(InputError):  # a format without ranks
+    for hits in _RunFile(path).hits_of_blocks():
+        if hits.qid == qid:
+            lists = hits.as_lists()
+            docids += lists.docids
+            scores += lists.scores
+    ranks: Sequence[int | None]
+    try:
         ranks = _ranks_of_query(path, qid)
+    except InputError:  # a format without ranks
+        ranks = [None] * len(docids)
     for docid, score, rank in zip(docids, scores, ranks, strict=True):
         yield RawHit(docid, score, rank)
 
@@ -148,9 +149,9 @@ def read_raw_hits(path: str | Path, qid: str) -> Iterator[RawHit]:
 def _ranks_of_query(path: str | Path, qid: str) -> list[int]:
     """Return the ranks of a query's lines, in the order of the file."""
     ranks: list[int] = []
-    for part in _RunFile(path, by_rank=True).parts():
-        if part.qid == qid:
-            ranks += [int(-score) for score in part.as_lists().scores]
+    for hits in _RunFile(path, by_rank=True).hits_of_blocks():
+        if hits.qid == qid:
+            ranks += [int(-score) for score in hits.as_lists().scores]
     return ranks
 
 
@@ -158,26 +159,37 @@ def read_run_tag(path: str | Path) -> str | None:
     """Return the tag of a run's last line; None without one, and for a stream or pipe."""
     if not Path(path).is_file():
         return None
-    tag = None
-    order = ORDERS[RunFormat.TREC]
-    is_first_line = True
-    is_quoted = False
+    first_cells, lines = files.peek(_cells_of_lines(path))
+    if first_cells is None or first_cells[0].startswith("{"):
+        return None
+    header = column_names.recognise_header(first_cells, Table.RUN)
+    if header is None:
+        return _last_cell(lines, ORDERS[RunFormat.TREC].index(Column.TAG))
+    tag_column = header.position(Column.TAG)
+    if tag_column is None:
+        return None
+    next(lines)
+    tag = _last_cell(lines, tag_column)
+    if tag is not None and header.is_quoted:
+        return files.unquote(tag)
+    return tag
+
+
+def _cells_of_lines(path: str | Path) -> Iterator[list[str]]:
+    """Yield the columns of a run's lines that are neither blank nor comments."""
     for _, line in files.read_text_lines(path):
-        parts = line.split(None, len(order))
-        if not parts or is_comment(parts):
-            continue
-        if is_first_line and parts[0].startswith("{"):
-            return None
-        header = column_names.recognise_header(parts, Table.RUN) if is_first_line else None
-        is_first_line = False
-        if header is not None:
-            order = header.columns
-            is_quoted = header.is_quoted
-            if Column.TAG not in order:
-                return None
-        elif len(parts) > order.index(Column.TAG):
-            tag = parts[order.index(Column.TAG)]
-    return files.unquote(tag) if tag is not None and is_quoted else tag
+        cells = line.split()
+        if cells and not is_comment(cells):
+            yield cells
+
+
+def _last_cell(lines: Iterable[Sequence[str]], column: int) -> str | None:
+    """Return what a column holds in the last line that has it; None if no line has."""
+    last_cell = None
+    for cells in lines:
+        if column < len(cells):
+            last_cell = cells[column]
+    return last_cell
 
 
 class RunLookup:
@@ -246,75 +258,78 @@ class _RunFile:
 
     def grouped(self) -> Iterator[RankedList | HitColumns]:
         """Yield the hits of each query, whose lines must be consecutive."""
-        seen: dict[str, None] = {}
+        finished: set[str] = set()
+        previous_qid = ""
         for hits in self.queries():
-            if hits.qid in seen:
-                found = f"query {hits.qid} again after query {next(reversed(seen))}"
+            if hits.qid in finished:
+                found = f"query {hits.qid} again after query {previous_qid}"
                 expected = "the lines of a query together"
                 hint = "sort -s -k1,1 puts them together"
                 raise InputError(self.path, hits.lines[0], found, expected, hint)
-            seen[hits.qid] = None
+            finished.add(hits.qid)
+            previous_qid = hits.qid
             yield hits
 
     def queries(self) -> Iterator[RankedList | HitColumns]:
-        """Yield consecutive lines of one query, each passage once."""
-        for _, group in groupby(self.parts(), attrgetter("qid")):
-            hits = join_hits(list(group))
-            row = hits.repeated_row()
-            if row is not None:
-                (docid,) = hits.docids_at([row])
-                raise _twice(hits.qid, docid, self.path, hits.lines[row])
-            if self.by_rank and len(set(hits.scores)) < len(hits.scores):
-                found = f"a rank of query {hits.qid} twice"
-                expected = "each rank once a query"
-                raise InputError(self.path, hits.lines[0], found, expected, SCORE_HINT)
+        """Yield the hits of consecutive lines of one query, each passage once."""
+        for _, hits_of_blocks in groupby(self.hits_of_blocks(), attrgetter("qid")):
+            hits = join_hits(list(hits_of_blocks))
+            self._check_repetitions(hits)
             yield hits
 
-    def parts(self) -> Iterator[RankedList | HitColumns]:
-        """Yield consecutive lines of one query; one that crosses blocks comes in several parts."""
-        number = 1  # of the first line of a block
-        is_first_block = True
-        has_begun = False
+    def _check_repetitions(self, hits: RankedList | HitColumns) -> None:
+        """Raise an error for a passage that a query has twice, or a rank where ranks count."""
+        row = hits.repeated_row()
+        if row is not None:
+            (docid,) = hits.docids_at([row])
+            raise _repeated_passage(hits.qid, docid, self.path, hits.lines[row])
+        if self.by_rank and len(set(hits.scores)) < len(hits.scores):
+            found = f"a rank of query {hits.qid} twice"
+            expected = "each rank once a query"
+            raise InputError(self.path, hits.lines[0], found, expected, SCORE_HINT)
+
+    def hits_of_blocks(self) -> Iterator[RankedList | HitColumns]:
+        """Yield the hits of consecutive lines of one query, once for each block that has some."""
+        header_lines: int | None = None  # None until a block has more than blank lines
         with files.open_binary(self.path) as handle, files.read_errors(self.path):
-            while block := handle.read(BLOCK) + handle.readline():
-                if is_first_block:
-                    block = block.removeprefix(files.BOM)
-                    is_first_block = False
-                block = block.replace(b"\r\n", b"\n")
-                if not has_begun:
-                    has_begun, header_lines = self._begin(block, number)
-                    block = _without_lines(block, header_lines)
-                    number += header_lines
+            for first_line, block in _numbered_blocks(handle):
+                if header_lines is None:
+                    header_lines = self._begin(block, first_line)
+                    if header_lines is None:
+                        continue
                     if self.format in OBJECTS:
                         block += handle.read()
+                    block = _without_lines(block, header_lines)
+                    first_line += header_lines
                 if self.is_quoted:
                     block = block.replace(b'"', b"")
-                if has_begun:
-                    yield from self._by_column(block, number) or self._parse(block, number)
-                number += block.count(b"\n")
+                hits = self._by_column(block, first_line)
+                if hits is None:
+                    hits = self._parse(block, first_line)
+                yield from hits
 
-    def _begin(self, block: bytes, number: int) -> tuple[bool, int]:
+    def _begin(self, block: bytes, number: int) -> int | None:
         """Decide format and order of the columns by the first block that is not blank.
 
-        Returns whether the block has a line at all, and the number of lines to the end of its
-        header, 0 without one. `number` is that of the first line of the block.
+        Returns the number of lines to the end of the header, 0 without one; None where all lines
+        are blank. `number` is that of the first line of the block.
         """
         head = FileHead(block)
-        line, text = head.record_line
+        line_in_block, text = head.record_line
         if not text:
-            return False, 0
-        first_line = number + line - 1
-        is_json = files.is_json(text.encode()) or self.format in JSON_FORMATS
-        header = None if is_json else self._read_header(text, first_line)
+            return None
+        line = number + line_in_block - 1
+        is_json = self.format in JSON_FORMATS or files.is_json(text.encode())
+        header = None if is_json else self._read_header(text, line)
         if header is not None:
-            self._follow(header, first_line)
-            return True, line
+            self._use_header(header, line)
+            return line_in_block
         if self.format is None:
-            self.format = self._detect(head, first_line)
+            self.format = self._detect(head, line)
         self.order = ORDERS.get(self.format, ())
         if self.by_rank and self.format in OBJECTS:
             raise InputError(self.path, None, "scores without ranks", "ranks", SCORE_HINT)
-        return True, 0
+        return 0
 
     def _read_header(self, text: str, line: int) -> column_names.Header | None:
         """Return the header that a line is; None if it is a hit."""
@@ -329,24 +344,17 @@ class _RunFile:
             raise InputError(self.path, line, found, COLUMNS[RunFormat.TREC], hint)
         return None
 
-    def _follow(self, header: column_names.Header, line: int) -> None:
+    def _use_header(self, header: column_names.Header, line: int) -> None:
         """Take the order of the columns from a header, and from its names the format."""
         names = f"the columns {', '.join(header.names)}"
         if column_names.run_or_qrels(header.names) is Table.QRELS:
             raise InputError(self.path, line, names, COLUMNS[RunFormat.TREC], QRELS_NAMES_HINT)
-        has_score = Column.SCORE in header.columns
-        has_rank = Column.RANK in header.columns
         if self.format is None:
-            if has_score and has_rank:
-                self.format = RunFormat.TREC
-            elif has_score:
-                self.format = RunFormat.TEVATRON
-            else:
-                self.format = RunFormat.MSMARCO
+            self.format = _format_of_columns(header.columns)
             logger.info(f"{files.display_name(self.path)}: {self.format} run")
         needs_rank = self.by_rank or self.format is RunFormat.MSMARCO
-        has_number = has_rank if needs_rank else has_score
-        if not has_number:
+        needed_column = Column.RANK if needs_rank else Column.SCORE
+        if needed_column not in header.columns:
             raise InputError(self.path, line, names, COLUMNS[self.format])
         self.order = header.columns
         self.is_quoted = header.is_quoted
@@ -354,11 +362,14 @@ class _RunFile:
     def _detect(self, head: FileHead, line: int) -> RunFormat:
         """Return the format by the first lines, of which number `line` is the first hit."""
         run_format = detection.format_of(head, RunFormat)
-        if run_format is None:
-            raise self._unread(head.data) or self._wrong_columns(line, head.terms)
-        name = files.display_name(self.path)
-        logger.info(f"{name}: {run_format} run ({COLUMNS[run_format]})")
-        return run_format
+        if run_format is not None:
+            name = files.display_name(self.path)
+            logger.info(f"{name}: {run_format} run ({COLUMNS[run_format]})")
+            return run_format
+        unread_error = unread_files.unread_file_error(
+            head.data[: 1 << 16], self.path, Table.RUN, COLUMNS[RunFormat.TREC]
+        )
+        raise unread_error or self._wrong_columns(line, head.terms)
 
     def _by_column(self, block: bytes, number: int) -> Iterator[RankedList | HitColumns] | None:
         """Read a large block column by column if its lines are clean; else return None.
@@ -376,11 +387,15 @@ class _RunFile:
         if self.format is RunFormat.JSON:
             yield from self._object(block)
             return
-        numbered = enumerate(block.split(b"\n"), number)
-        parsers = {RunFormat.JSONL: self._records, RunFormat.MTEB: self._predictions}
-        hits = parsers.get(self.format or RunFormat.TREC, self._columns)(numbered)
-        for qid, group in groupby(hits, itemgetter(1)):
-            numbers, _, docids, scores = zip(*group, strict=True)
+        lines = enumerate(block.split(b"\n"), number)
+        if self.format is RunFormat.JSONL:
+            hits = self._records(lines)
+        elif self.format is RunFormat.MTEB:
+            hits = self._predictions(lines)
+        else:
+            hits = self._columns(lines)
+        for qid, hits_of_query in groupby(hits, itemgetter(1)):
+            numbers, _, docids, scores = zip(*hits_of_query, strict=True)
             yield RankedList(qid, list(docids), list(scores), numbers)
 
     def _columns(self, lines: RawLines) -> Iterator[Hit]:
@@ -388,35 +403,32 @@ class _RunFile:
         columns = {column: position for position, column in enumerate(self.order)}
         query_column = columns[Column.QUERY_ID]
         passage_column = columns[Column.PASSAGE_ID]
-        # where rank or score is missing, `_score` reads the one that is there
+        # where the file has only one of the two, `_score` does not look at the other
         rank_column = columns.get(Column.RANK, columns.get(Column.SCORE, -1))
         score_column = columns.get(Column.SCORE, rank_column)
         width = len(self.order)
         ends_with_tag = self.order == ORDERS[RunFormat.TREC]
         for line, text in files.decode_lines(lines, self.path):
-            parts = text.split()
-            if not parts:
+            cells = text.split()
+            if not cells:
                 continue
-            if is_comment(parts) and not self._is_hit(text, parts, score_column):
+            if is_comment(cells) and not self._is_hit(text, cells, score_column):
                 continue
-            fits = len(parts) == width
-            if ends_with_tag and len(parts) > width:  # text after the tag, unless an id has a blank
-                fits = parts[3].removeprefix("-").isdecimal() and not files.is_number(parts[5])
-            if not fits:
-                raise self._wrong_columns(line, parts)
-            score = self._score(line, parts[rank_column], parts[score_column])
-            yield line, parts[query_column], parts[passage_column], score
+            if len(cells) != width and not (ends_with_tag and _has_text_after_tag(cells)):
+                raise self._wrong_columns(line, cells)
+            score = self._score(line, cells[rank_column], cells[score_column])
+            yield line, cells[query_column], cells[passage_column], score
 
-    def _is_hit(self, text: str, parts: Sequence[str], score_column: int) -> bool:
+    def _is_hit(self, text: str, cells: Sequence[str], score_column: int) -> bool:
         """Return whether a line that begins like a comment is a hit of a query named `#...`.
 
         Of a query named `#` it is one only between tabs: a comment may end with a number, too.
         """
         if self.format is RunFormat.TREC:
             return False
-        if parts[0] == "#" and text.count("\t") != len(self.order) - 1:
+        if cells[0] == "#" and text.count("\t") != len(self.order) - 1:
             return False
-        return len(parts) == len(self.order) and files.is_number(parts[score_column])
+        return len(cells) == len(self.order) and files.is_number(cells[score_column])
 
     def _records(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of JSON lines."""
@@ -459,7 +471,8 @@ class _RunFile:
         except (ValueError, AttributeError, TypeError) as error:
             found = f"no predictions of retrieval ({error})"
             raise InputError(self.path, None, found, COLUMNS[RunFormat.MTEB]) from None
-        if len(queries) > len(dict(queries)):
+        names = [name for name, _ in queries]
+        if len(set(names)) < len(names):
             raise InputError(self.path, None, "a query in two splits", "each query in one")
         for name, hits in queries:
             qid = identifier(name, self.path, 1, "query")
@@ -486,22 +499,53 @@ class _RunFile:
             raise InputError(self.path, line, f"score {score[:40]!r}{hit}", "a finite number")
         return value
 
-    def _unread(self, block: bytes) -> InputError | None:
-        """Return an error for a file of a format that is not read yet."""
-        head = block[: 1 << 16]
-        expected = COLUMNS[RunFormat.TREC]
-        return unread_files.unread_file_error(head, self.path, Table.RUN, expected)
-
-    def _wrong_columns(self, line: int, parts: Sequence[str]) -> InputError:
-        expected = COLUMNS[self.format] if self.format else " or ".join(COLUMNS.values())
-        if self.format and self.order != ORDERS[self.format]:
+    def _wrong_columns(self, line: int, cells: Sequence[str]) -> InputError:
+        """Return the error of a line with another number of columns than its file."""
+        if self.format is None:
+            expected = " or ".join(COLUMNS.values())
+        elif self.order == ORDERS[self.format]:
+            expected = COLUMNS[self.format]
+        else:
             expected = f"{files.columns(len(self.order))}: {', '.join(self.order)}"
-        hint = column_names.header_hint(parts, Table.RUN)
-        if hint is None and len(parts) == 4:
+        hint = column_names.header_hint(cells, Table.RUN)
+        if hint is None and len(cells) == 4:
             hint = QRELS_COLUMNS_HINT
-        if hint is None and len(parts) > 6:
+        if hint is None and len(cells) > 6:
             hint = "does an id have a blank? only text after the tag may"
-        return InputError(self.path, line, files.columns(len(parts)), expected, hint)
+        return InputError(self.path, line, files.columns(len(cells)), expected, hint)
+
+
+def _numbered_blocks(handle: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield blocks of whole lines, each with the number of its first line, from 1.
+
+    They have no byte-order mark, and no carriage return before a line end.
+    """
+    first_line = 1
+    is_first_block = True
+    while block := handle.read(BLOCK) + handle.readline():
+        if is_first_block:
+            block = block.removeprefix(files.BOM)
+            is_first_block = False
+        block = block.replace(b"\r\n", b"\n")
+        yield first_line, block
+        first_line += block.count(b"\n")
+
+
+def _has_text_after_tag(cells: Sequence[str]) -> bool:
+    """Return whether a TREC line of too many columns has more text than its tag.
+
+    A blank within an id would move the score to where the tag stands, or another text to the rank.
+    """
+    if len(cells) <= len(ORDERS[RunFormat.TREC]):
+        return False
+    return cells[3].removeprefix("-").isdecimal() and not files.is_number(cells[5])
+
+
+def _format_of_columns(columns: Sequence[Column]) -> RunFormat:
+    """Return the format whose numbers a header names: score and rank, or one of them."""
+    if Column.SCORE not in columns:
+        return RunFormat.MSMARCO
+    return RunFormat.TREC if Column.RANK in columns else RunFormat.TEVATRON
 
 
 def _queries_of_predictions(predictions: Any) -> list[tuple[str, Iterable[tuple[str, Any]]]]:
@@ -521,7 +565,7 @@ def _without_lines(block: bytes, count: int) -> bytes:
     return lines[count] if count < len(lines) else b""
 
 
-def _twice(qid: str, docid: str, path: str | Path, line: int) -> InputError:
+def _repeated_passage(qid: str, docid: str, path: str | Path, line: int) -> InputError:
     found = f"passage {docid} twice for query {qid}"
     return InputError(path, line, found, "each passage once a query")
 

@@ -44,8 +44,17 @@ PASSAGE_ID_KEYS = ("docid", "passage_id", "psg_id")
 RANDOM_NEGATIVES = "negative_ctxs"  # DPR's key of negatives that it does not train with
 LABELS = ("label", "score", "similarity_score")
 EMBEDDING_TEXTS = "a text for each id of relevant_docs"
+PAIR = ("sentence1", "sentence2")
+TRIPLET = ("anchor", "positive", "negative")
+TRIPLETS = (TRIPLET, ("sentence1", "sentence2", "sentence3"))
+BENCHMARK = ("genre", "file", "year", "number", "score", *PAIR)
+# what files of sentences hold, by the number of sentences that an example must have
+EXPECTED_SENTENCES = {
+    None: "pairs (sentence1, sentence2, label) or triplets (anchor, positive, negative)",
+    2: "pairs: the columns sentence1, sentence2, and label or score",
+    3: "triplets: the columns anchor, positive, negative",
+}
 Candidates = tuple[Candidate, ...]
-Order = Callable[[Sequence[str]], Sequence[str]]  # names of the columns of a row
 Row = tuple[int, Mapping[Any, Any]]  # line number, columns by name or number
 
 
@@ -104,15 +113,15 @@ def _to_passage(candidate: Candidate, id_key: str = "docid") -> dict[str, Any]:
     return {**passage, **candidate.extra}
 
 
-class Keys(NamedTuple):
-    """A JSON format of one record an example, whose passages are read and written in lists."""
+class JsonFormat(NamedTuple):
+    """A format of one JSON record an example: its keys, and how its lists hold passages."""
 
-    qid: str
+    qid: str  # empty if queries have no ids
     query: str
     positives: str
     negatives: str
-    read: Callable[[Fields, str], Candidates]
-    write: Callable[[Candidate], Any]
+    read: Callable[[Fields, str], Candidates]  # the passages of the list under a key
+    write: Callable[[Candidate], Any]  # a passage as an item of such a list
 
     def example(self, fields: Fields, qid: str = "") -> TrainingExample:
         """Return the example of a record; `qid` is the query's id if the record has none."""
@@ -122,16 +131,16 @@ class Keys(NamedTuple):
         if self.read is _passages and not fields.record.get(RANDOM_NEGATIVES):
             read_keys.append(RANDOM_NEGATIVES)
         return TrainingExample(
-            fields.identifier(self.qid, qid),
-            fields.text(self.query),
-            self.read(fields, self.positives),
-            self.read(fields, self.negatives),
-            fields.texts("answers"),
-            fields.rest(read_keys),
+            qid=fields.identifier(self.qid, qid),
+            query=fields.text(self.query),
+            positives=self.read(fields, self.positives),
+            negatives=self.read(fields, self.negatives),
+            answers=fields.texts("answers"),
+            extra=fields.rest(read_keys),
         )
 
 
-class Columns(NamedTuple):
+class ColumnFormat(NamedTuple):
     """A format of lines with columns, each of which is read as a record of a JSON format.
 
     The columns are the query and its passages, or else a list of negatives: by their names where
@@ -140,50 +149,57 @@ class Columns(NamedTuple):
 
     expected: str
     widths: Sequence[int]
-    keys: Keys
-    is_listed: bool = False
+    json_format: JsonFormat
+    lists_negatives: bool = False
 
     @property
     def holds_ids(self) -> bool:
         """Return whether the columns are ids, not texts."""
-        return self.keys is IDS
+        return self.json_format is IDS
 
     def example(self, fields: Fields, columns: TrainingColumns | None = None) -> TrainingExample:
         """Return the example of a line; `columns` say what its columns hold."""
-        record = fields.record
-        columns = columns or training_columns(list(record), ids=self.holds_ids)
-        passages = columns.positives + columns.negatives
-        width = 1 + len(passages)
-        self._check(fields, columns, width)
-        positives = _values(record, columns.positives)
-        negatives = _values(record, columns.negatives)
-        if columns.label is not None:
-            grade = fields.number(columns.label)
-            if grade not in (0, 1):
-                raise fields.error(f"the label {grade}", "1 of a positive or 0 of a negative")
-            texts = positives + negatives
-            positives = texts if grade else []
-            negatives = [] if grade else texts
-        if self.is_listed:
-            ids = fields.text(passages[0]).split(",")
-            positives = []
-            negatives = [docid.strip() for docid in ids if docid.strip()]
+        if columns is None:
+            columns = training_columns(list(fields.record), ids=self.holds_ids)
+        self._check(fields, columns)
+        positives, negatives = self._passages(fields, columns)
         qid = "" if columns.query_id is None else fields.identifier(columns.query_id)
-        renamed = {
-            self.keys.qid or self.keys.query: record[columns.query],
-            self.keys.positives: positives,
-            self.keys.negatives: negatives,
+        query_key = self.json_format.qid or self.json_format.query
+        record = {
+            query_key: fields.record[columns.query],
+            self.json_format.positives: positives,
+            self.json_format.negatives: negatives,
         }
-        return self.keys.example(Fields(renamed, fields.path, fields.line), qid)
+        return self.json_format.example(Fields(record, fields.path, fields.line), qid)
 
-    def _check(self, fields: Fields, columns: TrainingColumns, width: int) -> None:
+    def _check(self, fields: Fields, columns: TrainingColumns) -> None:
         """Raise an error for a line with another number of columns, or a label of no use."""
+        width = 1 + len(columns.positives) + len(columns.negatives)
         if columns.label is not None:
             is_label = str(columns.label).lower() == "label"  # not a score
             if not is_label or width != 2:
                 raise fields.error(f"the column {columns.label}", self.expected)
         if columns.query is None or width not in self.widths:
             raise fields.error(files.columns(len(fields.record)), self.expected)
+
+    def _passages(
+        self, fields: Fields, columns: TrainingColumns
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return the positives and the negatives of a line, texts or ids."""
+        positives = _values(fields.record, columns.positives)
+        negatives = _values(fields.record, columns.negatives)
+        if columns.label is not None:
+            grade = fields.number(columns.label)
+            if grade not in (0, 1):
+                raise fields.error(f"the label {grade}", "1 of a positive or 0 of a negative")
+            passages = positives + negatives
+            positives = passages if grade == 1 else []
+            negatives = passages if grade == 0 else []
+        if self.lists_negatives:
+            (name,) = columns.positives + columns.negatives
+            docids = [docid.strip() for docid in fields.text(name).split(",")]
+            return [], [docid for docid in docids if docid]
+        return positives, negatives
 
 
 def _values(record: Mapping[Any, Any], names: Iterable[Any]) -> list[Any]:
@@ -195,35 +211,36 @@ def _values(record: Mapping[Any, Any], names: Iterable[Any]) -> list[Any]:
     return values
 
 
-_docid, _text = attrgetter("docid"), attrgetter("text")
+_docid = attrgetter("docid")
+_text = attrgetter("text")
 _to_dpr = partial(_to_passage, id_key="passage_id")
-TEXTS = Keys("", "query", *PASSAGE_LISTS[TrainingFormat.FLAG], _texts, _text)
-IDS = Keys("qid", "query", *PASSAGE_LISTS[TrainingFormat.FLAG], _ids, _docid)
+TEXTS = JsonFormat("", "query", *PASSAGE_LISTS[TrainingFormat.FLAG], _texts, _text)
+IDS = JsonFormat("qid", "query", *PASSAGE_LISTS[TrainingFormat.FLAG], _ids, _docid)
 KEYS = {
-    TrainingFormat.TEVATRON: Keys(
+    TrainingFormat.TEVATRON: JsonFormat(
         "query_id", "query", *PASSAGE_LISTS[TrainingFormat.TEVATRON], _passages, _to_passage
     ),
-    TrainingFormat.TEVATRON_IDS: Keys(
+    TrainingFormat.TEVATRON_IDS: JsonFormat(
         "query_id", "query_text", *PASSAGE_LISTS[TrainingFormat.TEVATRON_IDS], _ids, _docid
     ),
-    TrainingFormat.DPR: Keys(
+    TrainingFormat.DPR: JsonFormat(
         "query_id", "question", *PASSAGE_LISTS[TrainingFormat.DPR], _passages, _to_dpr
     ),
     TrainingFormat.FLAG: TEXTS,
     TrainingFormat.ST_IDS: IDS,
 }
 COLUMNS = {
-    TrainingFormat.ST_TRIPLET: Columns(
+    TrainingFormat.ST_TRIPLET: ColumnFormat(
         "at least 2 columns of texts alone: anchor, positive[, negatives]", range(2, 1 << 20), TEXTS
     ),
-    TrainingFormat.TRIPLES: Columns("3 columns: query id, positive id, negative id", [3], IDS),
-    TrainingFormat.TEXT_TRIPLES: Columns("3 columns: query, positive, negative text", [3], TEXTS),
-    TrainingFormat.NEGATIVES: Columns(
-        "2 columns: query id, negative ids with commas between them", [2], IDS, is_listed=True
+    TrainingFormat.TRIPLES: ColumnFormat("3 columns: query id, positive id, negative id", [3], IDS),
+    TrainingFormat.TEXT_TRIPLES: ColumnFormat(
+        "3 columns: query, positive, negative text", [3], TEXTS
+    ),
+    TrainingFormat.NEGATIVES: ColumnFormat(
+        "2 columns: query id, negative ids with commas between them", [2], IDS, lists_negatives=True
     ),
 }
-
-
 WRITTEN = tuple(
     training_format
     for training_format in TrainingFormat
@@ -275,40 +292,55 @@ def read_training(
     with files.open_ahead(source, part="train") as (head, handle):
         unread_files.reject_binary(head, source, Table.TRAINING)
         if training_format is None:
-            file_head = FileHead(head)
-            if detection.has_generated_queries(file_head):
-                raise unread_files.generated_queries_error(source, Table.TRAINING)
-            training_format = detection.format_of(file_head, TrainingFormat)
-            if training_format is None:
-                raise _unknown_format(head, source)
-            logger.info(f"{source}: training data in the format {training_format}")
+            training_format = _detect_format(head, source)
         if training_format is TrainingFormat.LLAMA_INDEX:
             yield from _embedding_examples(files.read_all(handle, source), source)
-            return
-        if training_format is TrainingFormat.CLICKS:
+        elif training_format is TrainingFormat.CLICKS:
             yield from clicks.clicked_examples(source, handle=handle)
-            return
-        if training_format in KEYS:
-            records = json_records.read_json(handle, head.lstrip()[:1], source)
-            for number, (line, record) in enumerate(records):
-                yield KEYS[training_format].example(Fields(record, source, line), str(number))
-            return
-        # lines of one query that follow each other are one example; an absent id is its number
-        examples = _column_examples(handle, head, source, training_format)
-        groups = groupby(examples, key=lambda example: (example.qid, example.query))
-        for number, ((qid, query), group) in enumerate(groups):
-            lines = list(group)
-            positives = _distinct_candidates(line.positives for line in lines)
-            negatives = _distinct_candidates(line.negatives for line in lines)
-            yield TrainingExample(qid or str(number), query, positives, negatives)
+        elif training_format in KEYS:
+            yield from _json_examples(handle, head, source, KEYS[training_format])
+        else:
+            lines = _column_examples(handle, head, source, training_format)
+            yield from _join_lines(lines)
+
+
+def _detect_format(head: bytes, source: str | Path) -> TrainingFormat:
+    """Return the format of training data by its beginning."""
+    file_head = FileHead(head)
+    if detection.has_generated_queries(file_head):
+        raise unread_files.generated_queries_error(source, Table.TRAINING)
+    training_format = detection.format_of(file_head, TrainingFormat)
+    if training_format is None:
+        raise _unknown_format(head, source)
+    logger.info(f"{source}: training data in the format {training_format}")
+    return training_format
+
+
+def _json_examples(
+    handle: BinaryIO, head: bytes, source: str | Path, json_format: JsonFormat
+) -> Iterator[TrainingExample]:
+    """Yield the example of each record; an absent id of a query is the number of the record."""
+    records = json_records.read_json(handle, head.lstrip()[:1], source)
+    for number, (line, record) in enumerate(records):
+        yield json_format.example(Fields(record, source, line), str(number))
+
+
+def _join_lines(lines: Iterable[TrainingExample]) -> Iterator[TrainingExample]:
+    """Join the lines of one query that follow each other; an absent id is the example's number."""
+    groups = groupby(lines, key=lambda line: (line.qid, line.query))
+    for number, ((qid, query), group) in enumerate(groups):
+        lines_of_query = list(group)
+        positives = _distinct_candidates(line.positives for line in lines_of_query)
+        negatives = _distinct_candidates(line.negatives for line in lines_of_query)
+        yield TrainingExample(qid or str(number), query, positives, negatives)
 
 
 def _embedding_examples(data: bytes, source: str | Path) -> Iterator[TrainingExample]:
     """Yield the queries of a data set of llama_index with the passages that answer them."""
-    parts = json_objects.load_embedding_data(data, source)
-    queries = Fields(parts.queries, source, None)
-    passages = Fields(parts.corpus, source, None)
-    for qid, docids in json_objects.relevant_passages(parts, source):
+    data_set = json_objects.load_embedding_data(data, source)
+    queries = Fields(data_set.queries, source, None)
+    passages = Fields(data_set.corpus, source, None)
+    for qid, docids in json_objects.relevant_passages(data_set, source):
         if qid not in queries:
             raise queries.error(f"no query {qid}, which relevant_docs names", EMBEDDING_TEXTS)
         positives = []
@@ -322,18 +354,18 @@ def _embedding_examples(data: bytes, source: str | Path) -> Iterator[TrainingExa
 
 def _unknown_format(head: bytes, source: str | Path) -> InputError:
     """Return the error of training data that begins like no known format."""
-    found = "no training data of a known format"
-    expected = f"one of {', '.join(TrainingFormat)}"
-    record = json_records.first_record(head)
-    if record:
-        found += f": the columns {list_keys(record)}"
-        known_keys = dict.fromkeys(f"{keys.query} with {keys.positives}" for keys in KEYS.values())
-        columns = "anchor|query|question with positive|answer|label"
-        expected = " or ".join([*known_keys, columns])
     hint = (
         "name its format: --from of convert, --train-format elsewhere; "
         "denserk mine-negatives makes training data of topics, qrels and runs"
     )
+    record = json_records.first_record(head)
+    if not record:
+        found = "no training data of a known format"
+        return InputError(source, None, found, f"one of {', '.join(TrainingFormat)}", hint)
+    found = f"no training data of a known format: the columns {list_keys(record)}"
+    keys_of_formats = [f"{keys.query} with {keys.positives}" for keys in KEYS.values()]
+    columns = "anchor|query|question with positive|answer|label"
+    expected = " or ".join([*dict.fromkeys(keys_of_formats), columns])
     return InputError(source, None, found, expected, hint)
 
 
@@ -349,20 +381,22 @@ def _column_examples(
     handle: BinaryIO, head: bytes, source: str | Path, training_format: TrainingFormat
 ) -> Iterator[TrainingExample]:
     """Yield the example of each line with columns, or of each record of the same keys."""
-    reader = COLUMNS[training_format]
+    column_format = COLUMNS[training_format]
     if training_format is TrainingFormat.ST_TRIPLET or files.is_json(head):
-        rows = _named_rows(handle, head, source, reader.expected)
+        rows = _named_rows(handle, head, source, column_format.expected)
     else:
         rows = _tab_rows(handle, source)
     # keys of a JSON object have no order: that of the first record with these keys counts
-    known_columns: dict[frozenset[Any], TrainingColumns] = {}
+    columns_by_keys: dict[frozenset[Any], TrainingColumns] = {}
     for line, record in rows:
         keys = frozenset(record)
-        if keys not in known_columns:
-            known_columns[keys] = training_columns(list(record), ids=reader.holds_ids)
-            if not known_columns[keys].is_in_order:
-                _log_columns(known_columns[keys], source, line)
-        yield reader.example(Fields(record, source, line), known_columns[keys])
+        columns = columns_by_keys.get(keys)
+        if columns is None:
+            columns = training_columns(list(record), ids=column_format.holds_ids)
+            columns_by_keys[keys] = columns
+            if not columns.is_in_order:
+                _log_columns(columns, source, line)
+        yield column_format.example(Fields(record, source, line), columns)
 
 
 def _log_columns(columns: TrainingColumns, source: str | Path, line: int) -> None:
@@ -377,26 +411,34 @@ def _log_columns(columns: TrainingColumns, source: str | Path, line: int) -> Non
 
 def _tab_rows(handle: BinaryIO, source: str | Path) -> Iterator[Row]:
     """Yield lines between tabs as records with numbers as keys, or with the names of a header."""
-    numbered = files.read_text_lines(source, handle)
-    first_line, lines = files.peek((line, text) for line, text in numbered if text.strip("\t"))
-    if first_line is None:
+    texts = files.read_text_lines(source, handle)
+    first_row, rows = files.peek(
+        (line, text.split("\t")) for line, text in texts if text.strip("\t")
+    )
+    if first_row is None:
         return
-    line, text = first_line
-    header = column_names.read_header(text.split("\t"), Table.TRAINING, source, line)
-    names = None if header is None else _distinct(header.names)
-    if header is not None:
-        next(lines)
-    for line, text in lines:
-        cells = text.split("\t")
-        if names is None:
+    line, cells = first_row
+    header = column_names.read_header(cells, Table.TRAINING, source, line)
+    if header is None:
+        for line, cells in rows:
             yield line, dict(enumerate(cells))
-            continue
-        if len(cells) != len(names):
-            expected = f"{len(names)}: {', '.join(names)}"
-            raise InputError(source, line, files.columns(len(cells)), expected)
-        if header is not None and header.is_quoted:
-            cells = [files.unquote(cell) for cell in cells]
-        yield line, dict(zip(names, cells, strict=True))
+        return
+    next(rows)
+    names = _distinct(header.names)
+    for line, cells in rows:
+        yield line, _named_cells(names, cells, source, line, is_quoted=header.is_quoted)
+
+
+def _named_cells(
+    names: Sequence[str], cells: Sequence[str], source: str | Path, line: int, *, is_quoted: bool
+) -> dict[str, str]:
+    """Return the cells of a row by the names of their columns."""
+    if len(cells) != len(names):
+        expected = f"{len(names)}: {', '.join(names)}"
+        raise InputError(source, line, files.columns(len(cells)), expected)
+    if is_quoted:
+        cells = [files.unquote(cell) for cell in cells]
+    return dict(zip(names, cells, strict=True))
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
@@ -438,9 +480,8 @@ def _check_ids(passages: Candidates, query: str, training_format: TrainingFormat
         message = f"a passage of {query} has no id, and {training_format} holds ids alone"
         hint = "write a format with texts: tevatron, dpr, flag, st-triplet or text-triples"
         raise DenserkError(message, hint)
-    if training_format is TrainingFormat.NEGATIVES and any(
-        "," in passage.docid for passage in passages
-    ):
+    has_comma = any("," in passage.docid for passage in passages)
+    if training_format is TrainingFormat.NEGATIVES and has_comma:
         message = f"a passage id of {query} has a comma, which separates ids in {training_format}"
         raise DenserkError(message, "write tevatron-ids or triples")
 
@@ -472,47 +513,67 @@ def write_training(
     of the examples.
     """
     losses: Counter[str] = Counter()
-    count = pair_count = 0
-    unwritten: list[str] = []
+    count = 0
+    pair_count = 0
+    unwritten_qids: list[str] = []
     is_array = training_format is TrainingFormat.DPR and ".jsonl" not in Path(path).suffixes
     with files.whole_binary(path) as out:
         if is_array:
             out.write(b"[\n")
         for example in examples:
             _check(example, training_format)
-            lost = _contents(example)
             records = _records(example, count, training_format)
             for record in records:
+                line = _as_line(record, training_format)
                 if is_array:
                     separator = b",\n" if count > 0 else b""
-                    out.write(separator + dump_json(record).rstrip(b"\n"))
-                else:
-                    out.write(_as_line(record, training_format))
-                read_back = (KEYS | COLUMNS)[training_format].example(Fields(record, path, None))
-                lost -= _contents(read_back)
-            losses += lost
-            if records:
-                count += 1
-                pair_count += not example.negatives
-            else:
-                unwritten.append(example.qid)
-        if unwritten and not count:
-            raise _nothing_written(unwritten, training_format)
+                    line = separator + line.rstrip(b"\n")
+                out.write(line)
+            losses += _lost_contents(example, records, training_format, path)
+            if not records:
+                unwritten_qids.append(example.qid)
+                continue
+            count += 1
+            if not example.negatives:
+                pair_count += 1
+        if unwritten_qids and not count:
+            raise _nothing_written(unwritten_qids, training_format)
         if is_array:
             out.write(b"\n]\n")
     files.log_losses(losses, training_format)
-    if unwritten:
-        total = count + len(unwritten)
+    _warn_of_written(count, pair_count, unwritten_qids, training_format)
+    return count
+
+
+def _warn_of_written(
+    count: int, pair_count: int, unwritten_qids: Sequence[str], training_format: TrainingFormat
+) -> None:
+    """Log the examples that a format has no place for, and pairs that are among triplets."""
+    if unwritten_qids:
+        total = count + len(unwritten_qids)
         logger.warning(
             f"left out, without the positive or the negative that {training_format} needs: "
-            f"{len(unwritten):,} of {total:,} examples (queries {files.some(unwritten)})"
+            f"{len(unwritten_qids):,} of {total:,} examples (queries {files.some(unwritten_qids)})"
         )
     if training_format is TrainingFormat.ST_TRIPLET and 0 < pair_count < count:
         logger.warning(
             f"{pair_count:,} of {count:,} examples have no negatives and are written as pairs "
             "among triplets: denserk reads both, sentence-transformers needs files of their own"
         )
-    return count
+
+
+def _lost_contents(
+    example: TrainingExample,
+    records: Iterable[Mapping[Any, Any]],
+    training_format: TrainingFormat,
+    path: str | Path,
+) -> Counter[str]:
+    """Count what of an example is not read from the records that are written of it."""
+    written_format = (KEYS | COLUMNS)[training_format]
+    lost = _contents(example)
+    for record in records:
+        lost -= _contents(written_format.example(Fields(record, path, None)))
+    return lost
 
 
 def training_records(
@@ -534,14 +595,11 @@ def _as_line(record: Mapping[Any, Any], training_format: TrainingFormat) -> byte
 
 def _nothing_written(qids: Sequence[str], training_format: TrainingFormat) -> DenserkError:
     """Return the error of a format that has no place for any of the examples."""
-    needed = (
-        "a positive"
-        if training_format is TrainingFormat.ST_TRIPLET
-        else "a positive and a negative"
-    )
+    is_triplet = training_format is TrainingFormat.ST_TRIPLET  # or a pair
+    passages = "a positive" if is_triplet else "a positive and a negative"
     message = (
-        f"none of the {len(qids):,} examples can be written: {training_format} needs {needed} for "
-        f"each query (queries {files.some(qids)})"
+        f"none of the {len(qids):,} examples can be written: {training_format} needs {passages} "
+        f"for each query (queries {files.some(qids)})"
     )
     hint = "write tevatron or flag; denserk mine-negatives finds negatives"
     return DenserkError(message, hint)
@@ -558,22 +616,22 @@ def _records(
     if training_format is TrainingFormat.TEXT_TRIPLES:
         return _triples(example.query, example, _text, range(3))
     if training_format is TrainingFormat.ST_TRIPLET and example.negatives:
-        return _triples(example.query, example, _text, TRIPLETS[0])
+        return _triples(example.query, example, _text, TRIPLET)
     if training_format is TrainingFormat.ST_TRIPLET:
-        anchor, positive, _ = TRIPLETS[0]
+        anchor, positive, _ = TRIPLET
         return [{anchor: example.query, positive: _text(passage)} for passage in example.positives]
     return [_json_record(example, number, training_format)]
 
 
 def _triples(
-    query: str, example: TrainingExample, value_of: Callable[[Candidate], str], names: Iterable[Any]
+    query: str, example: TrainingExample, value_of: Callable[[Candidate], str], names: Sequence[Any]
 ) -> list[dict[Any, Any]]:
-    """Return every positive with every negative, as columns of some names."""
+    """Return every positive with every negative, as three columns of some names."""
+    query_name, positive_name, negative_name = names
     positives = map(value_of, example.positives)
     negatives = map(value_of, example.negatives)
-    columns = list(names)
     return [
-        dict(zip(columns, (query, positive, negative), strict=True))
+        {query_name: query, positive_name: positive, negative_name: negative}
         for positive, negative in product(positives, negatives)
     ]
 
@@ -583,14 +641,14 @@ def _json_record(
 ) -> dict[str, Any]:
     """Return an example, written after `number` others, as the record of a JSON format."""
     keys = KEYS[training_format]
-    is_dpr = training_format is TrainingFormat.DPR
     positives = [keys.write(passage) for passage in example.positives]
     negatives = [keys.write(passage) for passage in example.negatives]
     if training_format is TrainingFormat.ST_IDS:
         ids_by_system = {"denserk": negatives}
         return {keys.qid: example.qid, keys.positives: positives, keys.negatives: ids_by_system}
-    record: dict[str, Any] = {}
+    is_dpr = training_format is TrainingFormat.DPR
     is_numbered = is_dpr and example.qid == str(number)  # as a reader does without an id
+    record: dict[str, Any] = {}
     if keys.qid and not is_numbered:
         record[keys.qid] = example.qid
     record[keys.query] = example.query
@@ -598,8 +656,8 @@ def _json_record(
         record["answers"] = list(example.answers)
     record[keys.positives] = positives
     record[keys.negatives] = negatives
-    has_scores = all(passage.score is not None for passage in all_candidates(example))
-    if training_format is TrainingFormat.FLAG and has_scores:
+    all_have_scores = all(passage.score is not None for passage in all_candidates(example))
+    if training_format is TrainingFormat.FLAG and all_have_scores:
         record[f"{keys.positives}_scores"] = [passage.score for passage in example.positives]
         record[f"{keys.negatives}_scores"] = [passage.score for passage in example.negatives]
     if is_dpr:
@@ -610,44 +668,42 @@ def _json_record(
     return {**record, **extra}
 
 
-PAIR = ("sentence1", "sentence2")
-TRIPLETS = (("anchor", "positive", "negative"), ("sentence1", "sentence2", "sentence3"))
-BENCHMARK = ("genre", "file", "year", "number", "score", *PAIR)
-# by the number of sentences that an example must have
-EXPECTED = {
-    None: "pairs (sentence1, sentence2, label) or triplets (anchor, positive, negative)",
-    2: "pairs: the columns sentence1, sentence2, and label or score",
-    3: "triplets: the columns anchor, positive, negative",
-}
-
-
 def read_sentences(source: str | Path, size: int | None = None) -> Iterator[SentenceExample]:
     """Yield pairs with their labels, or triplets; a file (or "-") holds one of the two.
 
     A `size` of 2 asks for pairs, 3 for triplets; None detects it by the first row.
     """
-
-    def order(row: Sequence[str]) -> Sequence[str]:
-        """Name the columns of a file without a header; none if their number does not decide."""
-        if len(row) >= len(BENCHMARK):
-            return BENCHMARK
-        if len(row) != 3:
-            return ()
-        is_labelled = size == 2 or (size is None and files.is_number(row[2]))
-        return (*PAIR, "label") if is_labelled else TRIPLETS[0]
-
-    known_names = [names for names in (*TRIPLETS, PAIR) if size in (None, len(names))]
+    expected = EXPECTED_SENTENCES[size]
+    names_without_header = partial(_sentence_columns, size=size)
     names: Sequence[str] = ()
     with files.open_ahead(source, part="train") as (head, handle):
-        for line, record in _named_rows(handle, head, source, EXPECTED[size], order):
+        for line, record in _named_rows(handle, head, source, expected, names_without_header):
             row = _with_standard_names(record)
             if not names:
-                names = next((names for names in known_names if row.keys() >= set(names)), ())
+                names = _names_of_sentences(row, size)
             if not names:
-                raise InputError(source, line, f"the columns {list_keys(row)}", EXPECTED[size])
+                raise InputError(source, line, f"the columns {list_keys(row)}", expected)
             yield _sentence_example(Fields(row, source, line), names)
     if not names:
-        raise InputError(source, None, "no rows", EXPECTED[size])
+        raise InputError(source, None, "no rows", expected)
+
+
+def _sentence_columns(cells: Sequence[str], size: int | None) -> Sequence[str]:
+    """Name the columns of a file without a header; none if their number does not decide."""
+    if len(cells) >= len(BENCHMARK):
+        return BENCHMARK
+    if len(cells) != 3:
+        return ()
+    has_label = files.is_number(cells[2]) if size is None else size == 2
+    return (*PAIR, "label") if has_label else TRIPLET
+
+
+def _names_of_sentences(row: Mapping[str, Any], size: int | None) -> Sequence[str]:
+    """Return the names of the columns that hold the sentences; none without a pair or triplet."""
+    for names in (*TRIPLETS, PAIR):
+        if size in (None, len(names)) and row.keys() >= set(names):
+            return names
+    return ()
 
 
 def _sentence_example(fields: Fields, names: Sequence[str]) -> SentenceExample:
@@ -657,8 +713,7 @@ def _sentence_example(fields: Fields, names: Sequence[str]) -> SentenceExample:
         if not text.strip():
             raise fields.error(f"no {name}", "a sentence")
     label = next((fields.number(name) for name in LABELS if name in fields), None)
-    is_pair = len(names) == 2
-    if not is_pair:
+    if len(names) == 3:
         return SentenceExample(texts, None)
     if label is None:
         found = f"no label among the columns {list_keys(fields.record)}"
@@ -671,47 +726,60 @@ def _with_standard_names(row: Mapping[str, Any]) -> dict[str, Any]:
     renamed: dict[str, Any] = {}
     for name, value in row.items():
         column = column_names.column_of(name, Table.SENTENCES)
-        standard = name if column in (None, Column.LABEL) else str(column)
-        renamed[name if standard in row else standard] = value
+        is_other_spelling = column not in (None, Column.LABEL) and str(column) not in row
+        renamed[str(column) if is_other_spelling else name] = value
     return renamed
 
 
 def _named_rows(
-    handle: BinaryIO, head: bytes, source: str | Path, expected: str, order: Order | None = None
+    handle: BinaryIO,
+    head: bytes,
+    source: str | Path,
+    expected: str,
+    names_without_header: Callable[[Sequence[str]], Sequence[str]] | None = None,
 ) -> Iterator[Row]:
     """Yield (line, row with its columns by name in lower case) of JSON, tabs or commas.
 
-    `order` names the columns of a file without a header; where it is None, all have a header.
+    `names_without_header` names the columns of a file by the cells of its first row, if that is no
+    header; where it is None, all files have a header.
     """
     start = files.first_line(head)
     if files.is_json(start):
         for line, record in json_records.read_json(handle, start, source):
             yield line, {key.lower(): value for key, value in record.items()}
         return
-    texts = files.read_text_lines(source, handle)
-    rows: Iterable[tuple[int, list[str]]]
-    if b"\t" in start:
-        rows = ((line, text.split("\t")) for line, text in texts if text.strip())
+    has_tabs = b"\t" in start
+    first_row, rows = files.peek(_rows_of_cells(handle, source, expected, has_tabs=has_tabs))
+    if first_row is None:
+        return
+    line, cells = first_row
+    is_quoted = has_tabs and all(cell.strip().startswith('"') for cell in cells)
+    names: Sequence[str]
+    if names_without_header is None or _is_sentence_header(cells):
+        names = _header_names(cells)
+        next(rows)
     else:
-        rows = files.read_rows(texts, source, ",", expected)
-    header: Sequence[str] = ()
-    is_quoted = False
-    for line, row in rows:
-        width = files.columns(len(row))
-        if not header:
-            header = _header_names(row)
-            is_quoted = b"\t" in start and all(cell.strip().startswith('"') for cell in row)
-            if order is None or _is_sentence_header(row):
-                continue
-            header = order(row)
-            if not header:
-                raise InputError(source, line, f"{width} without a header", expected)
-        cells = row[: len(BENCHMARK)] if header is BENCHMARK else row
-        if len(cells) != len(header):
-            raise InputError(source, line, width, f"{len(header)}: {', '.join(header)}")
-        if is_quoted:
-            cells = [files.unquote(cell) for cell in cells]
-        yield line, dict(zip(header, cells, strict=True))
+        names = names_without_header(cells)
+        if not names:
+            found = f"{files.columns(len(cells))} without a header"
+            raise InputError(source, line, found, expected)
+    for line, cells in rows:
+        if names is BENCHMARK:
+            cells = cells[: len(BENCHMARK)]  # links may follow
+        yield line, _named_cells(names, cells, source, line, is_quoted=is_quoted)
+
+
+def _rows_of_cells(
+    handle: BinaryIO, source: str | Path, expected: str, *, has_tabs: bool
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line, cells) of rows between tabs or, without them, of CSV."""
+    texts = files.read_text_lines(source, handle)
+    if not has_tabs:
+        yield from files.read_rows(texts, source, ",", expected)
+        return
+    for line, text in texts:
+        if text.strip():
+            yield line, text.split("\t")
 
 
 def _header_names(cells: Sequence[str]) -> list[str]:
@@ -722,7 +790,9 @@ def _header_names(cells: Sequence[str]) -> list[str]:
 def _is_sentence_header(cells: Sequence[str]) -> bool:
     """Return whether the first row of pairs or triplets of sentences names its columns."""
     names = _header_names(cells)
-    names_label = any(name in LABELS for name in names) and not any(map(files.is_number, names))
-    if names_label or not {"anchor", "sentence1"}.isdisjoint(names):
+    has_name_of_sentence = "anchor" in names or "sentence1" in names
+    has_name_of_label = any(name in LABELS for name in names)
+    has_number = any(files.is_number(name) for name in names)
+    if has_name_of_sentence or (has_name_of_label and not has_number):
         return True
     return column_names.recognise_header(cells, Table.SENTENCES) is not None

@@ -21,7 +21,7 @@ from denserk.config.retrieval import (
 )
 from denserk.errors import InputError, UsageError
 
-NEEDED = {
+REQUIRED_VALUES = {
     AttentionEntropySettings: {"model": ("a",), "corpus": "c"},
     EncodeSettings: {"model": "m", "corpus": "c", "output": "o"},
     GenerateSettings: {"corpus": "c", "output": "o", "queries_model": "m"},
@@ -32,7 +32,7 @@ NEEDED = {
 
 
 @pytest.mark.parametrize(
-    ("settings", "given", "message"),
+    ("settings", "values", "message"),
     [
         (AttentionEntropySettings, {"model": ("a", "x/a", "a")}, "duplicate model labels"),
         (CollectionSettings, {"collection": "a-b"}, "letters, digits and _"),
@@ -62,9 +62,9 @@ NEEDED = {
         (TextSettings, {"fields": ("a", "b", "c"), "join": "pair"}, "at most two fields"),
     ],
 )
-def test_what_cannot_be(settings, given, message):
+def test_contradictory_settings_are_rejected(settings, values, message):
     with pytest.raises(UsageError, match=message):
-        from_json(settings, NEEDED.get(settings, {}) | given)
+        from_json(settings, REQUIRED_VALUES.get(settings, {}) | values)
 
 
 @pytest.mark.parametrize("uri", ["http://me:secret@host:19530", "http://host:1?token=secret"])
@@ -78,13 +78,16 @@ def test_an_address_with_a_secret_is_rejected_without_showing_it(uri):
 def test_weights_of_runs():
     assert FusionSettings().weights_of(3) == (1, 1, 1)
     assert FusionSettings(alpha=0.3).weights_of(2) == (0.3, 0.7)
-    for settings in (FusionSettings(weights=(1, 2)), FusionSettings(alpha=0.3)):
-        with pytest.raises(UsageError, match="2 weights for 3 runs"):
-            settings.weights_of(3)
+
+
+@pytest.mark.parametrize("settings", [FusionSettings(weights=(1, 2)), FusionSettings(alpha=0.3)])
+def test_two_weights_for_three_runs_are_rejected(settings):
+    with pytest.raises(UsageError, match="2 weights for 3 runs"):
+        settings.weights_of(3)
 
 
 @pytest.mark.parametrize(
-    ("models", "names"),
+    ("models", "labels"),
     [
         (("runs/a", "Luyu/condenser", "mean"), ["a", "condenser", "mean"]),
         (("BERT=runs/a", "fine tuned=runs/b/"), ["BERT", "fine tuned"]),
@@ -92,27 +95,28 @@ def test_weights_of_runs():
         (("runs/lr=1e-4", "./k=v", "."), ["lr=1e-4", "k=v", "."]),
     ],
 )
-def test_models_are_called_by_label_or_folder(models, names):
+def test_models_are_called_by_label_or_folder(models, labels):
     labelled = AttentionEntropySettings(model=models, corpus="c").labelled
-    assert [label for label, _ in labelled] == names
-    for model, (label, folder) in zip(models, labelled, strict=True):
-        assert model in (folder, f"{label}={folder}")
+    assert [label for label, _ in labelled] == labels
+    for option, (label, model) in zip(models, labelled, strict=True):
+        assert option in (model, f"{label}={model}")
 
 
-def test_values_from_text_yaml_and_python_are_read_back_from_json():
-    for given in ("0.5, 2", [0.5, 2], ("0.5", "2")):
-        settings = from_json(FusionSettings, {"weights": given, "method": "linear"})
-        assert list(settings.weights or ()) == [0.5, 2]
-        assert from_json(FusionSettings, as_json(settings)) == settings
-    with pytest.raises(UsageError) as caught:  # of all mistakes together
+@pytest.mark.parametrize("weights", ["0.5, 2", [0.5, 2], ("0.5", "2")])
+def test_values_from_text_yaml_and_python_are_read_back_from_json(weights):
+    settings = from_json(FusionSettings, {"weights": weights, "method": "linear"})
+    assert settings.weights == (0.5, 2)
+    assert from_json(FusionSettings, as_json(settings)) == settings
+
+
+def test_all_mistakes_are_reported_together():
+    with pytest.raises(UsageError) as caught:
         from_json(FusionSettings, {"method": "sum", "width": 2, "rrf_k": True, "weights": 3})
-    for said in (
-        "method: found 'sum', expected rrf or linear",
-        "weights: found 3, expected a list",
-        "width is not a setting",
-        "rrf_k: found True, expected a whole number",
-    ):
-        assert said in caught.value.message
+    message = caught.value.message
+    assert "method: found 'sum', expected rrf or linear" in message
+    assert "weights: found 3, expected a list" in message
+    assert "width is not a setting" in message
+    assert "rrf_k: found True, expected a whole number" in message
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ TEXTS = (
 )
 COMMAS = 'count,doc_id,Query\n2,http://a/1,who runs\n1,b,facebook\n9,b,"who runs"\n0,a,who runs\n'
 SEMICOLONS = COMMAS.replace(",", ";")
-WHO, FACEBOOK = query_id("who runs"), query_id("facebook")
+WHO = query_id("who runs")
+FACEBOOK = query_id("facebook")
 
 
 def write(path, text):
@@ -35,8 +36,8 @@ def test_a_log_of_texts(text, tmp_path, caplog):
         Qrel(WHO, "b", 1),
         Qrel(FACEBOOK, "b", 1),
     ]
-    both = (Candidate("http://a/1"), Candidate("b"))
-    assert list(clicked_examples(log, (2, 5))) == [TrainingExample(WHO, "who runs", both, ())]
+    positives = (Candidate("http://a/1"), Candidate("b"))
+    assert list(clicked_examples(log, (2, 5))) == [TrainingExample(WHO, "who runs", positives, ())]
     assert len(list(read_training(log))) == 2
 
 

@@ -40,13 +40,23 @@ POSITIVES = {
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     jsonl(tmp_path / "generated.jsonl", RECORDS)
-    passages = ({"_id": p.docid, "title": p.title, "text": p.text} for p in PASSAGES)
-    jsonl(tmp_path / "corpus.jsonl", passages)
+    records = [
+        {"_id": passage.docid, "title": passage.title, "text": passage.text} for passage in PASSAGES
+    ]
+    jsonl(tmp_path / "corpus.jsonl", records)
     return tmp_path
 
 
-def turn(target, **settings):
+def convert_generated(target, **settings):
     return convert("generated.jsonl", target, ConversionSettings(**settings))
+
+
+def positives_by_query(path):
+    """Read training data whose examples have one positive each."""
+    positives = {}
+    for example in read_training(path):
+        (positives[example.qid],) = example.positives
+    return positives
 
 
 def test_topics_qrels_and_examples_have_the_same_ids(folder):
@@ -57,65 +67,72 @@ def test_topics_qrels_and_examples_have_the_same_ids(folder):
     assert qrels[-1] == Qrel("d-3-2", "d-3", 1)
     assert [qrel.qid for qrel in qrels] == list(POSITIVES)
     examples = list(generated_examples("generated.jsonl", PASSAGES))
-    assert {example.qid: example.positives for example in examples} == {
-        qid: (positive,) for qid, positive in POSITIVES.items()
-    }
+    assert [example.qid for example in examples] == list(POSITIVES)
     assert [example.query for example in examples] == [query.text for query in queries]
-    ids = list(generated_examples("generated.jsonl", None))
-    assert [example.positives for example in ids] == [
+    assert [example.positives for example in examples] == [
+        (positive,) for positive in POSITIVES.values()
+    ]
+    examples_of_ids = list(generated_examples("generated.jsonl", None))
+    assert [example.positives for example in examples_of_ids] == [
         (Candidate(positive.docid),) for positive in POSITIVES.values()
     ]
 
 
 @pytest.mark.parametrize(
-    ("target", "kind", "form"),
+    ("target", "kind", "target_format"),
     [
         ("queries.tsv", Kind.QUERIES, "tsv"),
         ("topics.txt", Kind.QUERIES, "tsv"),
-        ("my-queries.jsonl", Kind.QUERIES, None),
         ("queries.jsonl", Kind.QUERIES, "beir"),
         ("qrels.txt", Kind.QRELS, "trec"),
-        ("qrels/train.tsv", Kind.TRAINING, None),
         ("qrels/train-1.jsonl.gz", Kind.TRAINING, "tevatron"),
-        ("train-qrels.tsv", None, None),
         ("train.jsonl", Kind.TRAINING, "tevatron"),
         ("train.json", Kind.TRAINING, "dpr"),
-        ("out.jsonl", None, None),
-        ("run.trec", None, None),
-        ("-", None, None),
     ],
 )
-def test_the_name_of_the_target_says_what_is_written(target, kind, form, folder):
-    settings = {"corpus": "corpus.jsonl"} if kind is Kind.TRAINING else {}
-    if form is None:
-        with pytest.raises(UsageError, match=r"generated queries|could be any"):
-            turn(target, **settings)
-        return
+def test_the_name_of_the_target_says_what_is_written(target, kind, target_format, folder):
     (folder / "qrels").mkdir()
-    result = turn(target, **settings)
-    assert (result.kind, result.format, result.count) == (kind, form, len(POSITIVES))
+    settings = {"corpus": "corpus.jsonl"} if kind is Kind.TRAINING else {}
+    result = convert_generated(target, **settings)
+    assert result.kind is kind
+    assert result.format == target_format
+    assert result.count == len(POSITIVES)
+
+
+@pytest.mark.parametrize("target", ["train-qrels.tsv", "out.jsonl", "run.trec", "-"])
+def test_a_target_whose_name_tells_no_kind_is_rejected(target, folder):
+    with pytest.raises(UsageError, match="generated queries"):
+        convert_generated(target)
+
+
+@pytest.mark.parametrize(
+    ("target", "settings"),
+    [("my-queries.jsonl", {}), ("qrels/train.tsv", {"corpus": "corpus.jsonl"})],
+)
+def test_a_target_whose_name_tells_no_format_is_rejected(target, settings, folder):
+    with pytest.raises(UsageError, match="could be any"):
+        convert_generated(target, **settings)
 
 
 def test_what_is_written_is_read(folder):
-    turn("queries.tsv")
+    convert_generated("queries.tsv")
     texts = {query.qid: query.text for query in read_queries("queries.tsv")}
     assert texts["d-3-2"] == "what does a cat do?"
-    turn("out.txt", target_kind=Kind.QRELS)
+    convert_generated("out.txt", target_kind=Kind.QRELS)
     assert [qrel.qid for qrel in read_qrels("out.txt")] == list(texts)
-    turn("train.jsonl", corpus="corpus.jsonl")
-    examples = list(read_training("train.jsonl"))
-    assert {example.qid: example.positives[0] for example in examples} == POSITIVES
-    turn("ids.jsonl", target_kind=Kind.TRAINING, to_format="tevatron-ids")
+    convert_generated("train.jsonl", corpus="corpus.jsonl")
+    assert positives_by_query("train.jsonl") == POSITIVES
+    convert_generated("ids.jsonl", target_kind=Kind.TRAINING, to_format="tevatron-ids")
     assert [example.qid for example in read_training("ids.jsonl")] == list(texts)
 
 
 def test_training_texts_need_the_corpus_of_the_queries(folder):
     with pytest.raises(UsageError, match="texts of passages") as caught:
-        turn("train.jsonl")
+        convert_generated("train.jsonl")
     assert caught.value.hint == "add --corpus"
     jsonl(folder / "other.jsonl", [{"_id": "d1", "title": "", "text": "a"}])
     with pytest.raises(InputError, match="expansion of d-3, which the corpus does not have"):
-        turn("train.jsonl", corpus="other.jsonl")
+        convert_generated("train.jsonl", corpus="other.jsonl")
     assert not (folder / "train.jsonl").exists()
 
 
@@ -131,7 +148,7 @@ def test_training_texts_need_the_corpus_of_the_queries(folder):
 )
 def test_options_that_do_not_fit(settings, message, folder):
     with pytest.raises(UsageError, match=message):
-        turn("queries.tsv", **settings)
+        convert_generated("queries.tsv", **settings)
 
 
 def test_a_target_kind_is_of_generated_queries_alone(toy):
@@ -157,17 +174,19 @@ def test_generated_queries_are_converted_first(read, target, folder):
 @pytest.mark.parametrize("target", ["train.tsv", "triples.csv", "train.txt"])
 def test_training_data_under_a_name_of_columns_needs_a_format(target, folder):
     with pytest.raises(UsageError, match="could be any of several formats of training"):
-        turn(target, target_kind=Kind.TRAINING, corpus="corpus.jsonl")
+        convert_generated(target, target_kind=Kind.TRAINING, corpus="corpus.jsonl")
 
 
 def test_titles_within_contents(folder):
-    lines = ({"id": p.docid, "contents": f"{p.title}\n{p.text}"} for p in PASSAGES)
-    jsonl(folder / "anserini.jsonl", lines)
+    records = [
+        {"id": passage.docid, "contents": f"{passage.title}\n{passage.text}"}
+        for passage in PASSAGES
+    ]
+    jsonl(folder / "anserini.jsonl", records)
     options = ModelOptions(text={"fields": ("title", "text")})
     settings = ConversionSettings(corpus="anserini.jsonl")
     convert("generated.jsonl", "train.jsonl", settings, options)
-    examples = list(read_training("train.jsonl"))
-    assert {example.qid: example.positives[0] for example in examples} == POSITIVES
+    assert positives_by_query("train.jsonl") == POSITIVES
 
 
 FULL = {"docid": "d1", "queries": ["a b"], "next": [], "sources": ["cloze"], "positives": ["c"]}
@@ -191,7 +210,7 @@ def test_a_mangled_record_is_named_by_its_line(change, message, folder):
     lines = [json.dumps(FULL), json.dumps({**FULL, **change})]
     (folder / "generated.jsonl").write_text("\n".join(lines))
     with pytest.raises(InputError, match=message) as caught:
-        turn("queries.tsv")
+        convert_generated("queries.tsv")
     assert "generated.jsonl, line 2" in str(caught.value)
     assert not (folder / "queries.tsv").exists()
 
@@ -200,4 +219,4 @@ def test_a_line_that_is_cut_is_named(folder):
     path = folder / "generated.jsonl"
     path.write_text(path.read_text()[:-10])
     with pytest.raises(InputError, match="line 2: found a line that is not JSON"):
-        turn("queries.tsv")
+        convert_generated("queries.tsv")

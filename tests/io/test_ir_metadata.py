@@ -14,7 +14,7 @@ from denserk.io.runs import read_run_scores
 from tests.support.tiny_models import write_tiny
 from tests.support.toy import VOCABULARY
 
-# the scalars of ir-metadata.org's checklists (version 0.1) that denserk writes, by their place
+# the values of ir-metadata.org's checklists (version 0.1) that denserk writes, by their path
 CHECKLIST = {
     "schema-version": float,
     "run-version": float,
@@ -38,13 +38,21 @@ CHECKLIST = {
 }
 
 
-def places(value, path=""):
+def read_metadata(run):
+    """Read the file beside a run."""
+    lines = run.with_name(f"{run.name}.ir_metadata.yaml").read_text().splitlines()
+    assert lines[0] == "ir_metadata.start"
+    assert lines[-1] == "ir_metadata.end"
+    return yaml.safe_load("\n".join(lines[1:-1]))
+
+
+def flattened(value, path=""):
     """Yield the path and the value of everything that is not a mapping."""
     if not isinstance(value, dict):
         yield path.removeprefix("/"), value
         return
-    for name, inner in value.items():
-        yield from places(inner, f"{path}/{name}")
+    for name, member in value.items():
+        yield from flattened(member, f"{path}/{name}")
 
 
 @pytest.fixture
@@ -58,27 +66,27 @@ def runs(toy, tmp_path, monkeypatch):
 
 
 def test_a_run_has_a_file_that_follows_the_schema(runs):
-    lines = (runs / "a.ir_metadata.yaml").read_text().splitlines()
-    assert (lines[0], lines[-1]) == ("ir_metadata.start", "ir_metadata.end")
-    found = dict(places(yaml.safe_load("\n".join(lines[1:-1]))))
-    assert {name: type(value) for name, value in found.items()} == CHECKLIST
-    (stage,) = found["method/retrieval"]
+    metadata = dict(flattened(read_metadata(runs / "a")))
+    assert {name: type(value) for name, value in metadata.items()} == CHECKLIST
+    (stage,) = metadata["method/retrieval"]
     assert stage == {"name": "a", "method": "BM25", "k1": 0.9, "b": 0.4}
 
 
 def test_comments_stand_before_the_hits(runs):
-    fuse(runs=["a", "b"], method="linear", weights=(0.25, 0.75), output="c")
-    fuse(runs=["a", "b"], method="linear", weights=(0.25, 0.75), output="d", ir_metadata="comments")
+    options = {"runs": ["a", "b"], "method": "linear", "weights": (0.25, 0.75)}
+    fuse(**options, output="c")
+    fuse(**options, output="d", ir_metadata="comments")
     assert not (runs / "d.ir_metadata.yaml").exists()
-    text = (runs / "d").read_text()
-    comments = [line[2:] for line in text.splitlines() if line.startswith("# ")]
-    assert (
-        text.removeprefix("".join(f"# {line}\n" for line in comments)) == (runs / "c").read_text()
-    )
+    lines = (runs / "d").read_text().splitlines()
+    lines_without_comments = (runs / "c").read_text().splitlines()
+    comments = lines[: -len(lines_without_comments)]
+    assert [*comments, *lines_without_comments] == lines
     assert read_run_scores("d") == read_run_scores("c")
-    (*stages, last) = yaml.safe_load("\n".join(comments[1:-1]))["method"]["retrieval"]
-    assert [stage["name"] for stage in stages] == last["interpolates"] == ["a", "b"]
-    assert np.allclose(last["weight"], [0.25, 0.75])
+    metadata = yaml.safe_load("\n".join(comment.removeprefix("# ") for comment in comments[1:-1]))
+    *searches, fusion = metadata["method"]["retrieval"]
+    assert [search["name"] for search in searches] == ["a", "b"]
+    assert fusion["interpolates"] == ["a", "b"]
+    assert np.allclose(fusion["weight"], [0.25, 0.75])
 
 
 def test_metadata_of_a_run_that_is_replaced_goes(runs):
@@ -101,10 +109,9 @@ def test_repro_eval_reads_the_comments(runs, toy, monkeypatch):
     handler = metadata.MetadataHandler("all/first")
     assert handler.get_metadata()["method"]["retrieval"][0]["method"] == "BM25"
     assert handler.strip_metadata("all/first") == read_run_scores("all/first")
-    found = metadata.MetadataAnalyzer("all/first").analyze_directory("all")
-    assert {kind: sorted(files) for kind, files in found.items()} == {  # other methods alone
-        "priMad": ["all/again", "all/fused"]
-    }
+    runs_by_difference = metadata.MetadataAnalyzer("all/first").analyze_directory("all")
+    assert list(runs_by_difference) == ["priMad"]  # the methods alone differ
+    assert sorted(runs_by_difference["priMad"]) == ["all/again", "all/fused"]
 
 
 def test_only_a_trec_run_has_comments(runs):
@@ -119,26 +126,27 @@ def test_metadata_of_a_dense_run_name_the_corpus_behind_its_index(toy, tmp_path,
     index(input="vectors", type="flat", output="index")
     for name in ("vectors", "index"):
         search(index=name, model="model", topics=toy / "queries.tsv", output=f"{name}.trec")
-        lines = (tmp_path / f"{name}.trec.ir_metadata.yaml").read_text().splitlines()
-        found = yaml.safe_load("\n".join(lines[1:-1]))
-        assert found["data"]["test collection"]["source"] == "toy/corpus.jsonl"
-        assert found["method"]["retrieval"][0]["index"] == "flat"
+        metadata = read_metadata(tmp_path / f"{name}.trec")
+        assert metadata["data"]["test collection"]["source"] == "toy/corpus.jsonl"
+        assert metadata["method"]["retrieval"][0]["index"] == "flat"
 
 
 @pytest.mark.parametrize(
-    ("options", "expected"),
+    ("options", "tokenizer", "stemmer", "stop_words"),
     [
-        ({"language": "de"}, ("bm25s, stems", "german", "bm25s.stopwords, GERMAN")),
-        ({"language": "de", "stopwords": "none"}, ("bm25s, stems", "german", "none")),
-        ({"language": "th"}, ("bm25s, bigrams", "none", "bm25s.stopwords, EN")),
-        ({"language": "en"}, ("bm25s", "porter", "lucene")),
-        ({"language": "auto"}, ("bm25s", "porter", "lucene")),
+        ({"language": "de"}, "bm25s, stems", "german", "bm25s.stopwords, GERMAN"),
+        ({"language": "de", "stopwords": "none"}, "bm25s, stems", "german", "none"),
+        ({"language": "th"}, "bm25s, bigrams", "none", "bm25s.stopwords, EN"),
+        ({"language": "en"}, "bm25s", "porter", "lucene"),
+        ({"language": "auto"}, "bm25s", "porter", "lucene"),
     ],
 )
-def test_the_analysis_of_a_language_is_said(runs, toy, options, expected):
-    index(corpus=toy / "corpus.jsonl", type="bm25", output="other", **options)
-    search(index="other", topics=toy / "queries.tsv", output="c")
-    lines = (runs / "c.ir_metadata.yaml").read_text().splitlines()
-    found = dict(places(yaml.safe_load("\n".join(lines[1:-1]))))
-    names = ("tokenizer", "stemmer", "stopwords")
-    assert tuple(found[f"method/indexing/{name}"] for name in names) == expected
+def test_metadata_name_the_analysis_of_a_language(
+    runs, toy, options, tokenizer, stemmer, stop_words
+):
+    index(corpus=toy / "corpus.jsonl", type="bm25", output="index", **options)
+    search(index="index", topics=toy / "queries.tsv", output="c")
+    analysis = read_metadata(runs / "c")["method"]["indexing"]
+    assert analysis["tokenizer"] == tokenizer
+    assert analysis["stemmer"] == stemmer
+    assert analysis["stopwords"] == stop_words

@@ -16,32 +16,33 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "description"),
     [
         (TREC, "trec qrels (4 columns)"),
         (TREC.replace(" ", "\t").replace("\n", "\r\n"), "trec qrels (4 columns)"),
         ("\n" + TREC.replace(" 0 ", " Q0 "), "trec qrels (4 columns)"),
         (BEIR, "beir qrels (3 columns)"),
-        (BEIR.partition("\n")[2] + "q2 d1 0\n", "beir qrels (3 columns)"),
+        ("007\td1\t2\nq2\td1\t0\n007\td2\t-1\nq2 d1 0\n", "beir qrels (3 columns)"),
     ],
 )
-def test_judgments(tmp_path, text, found, caplog):
+def test_judgments(tmp_path, text, description, caplog):
     (tmp_path / "q").write_text(text)
-    assert list(dict.fromkeys(read_qrels(tmp_path / "q", None))) == QRELS
-    assert caplog.messages == [f"q: {found}"]
+    distinct_qrels = list(dict.fromkeys(read_qrels(tmp_path / "q", None)))
+    assert distinct_qrels == QRELS
+    assert caplog.messages == [f"q: {description}"]
     assert read_qrels_map(tmp_path / "q") == {"007": {"d1": 2, "d2": -1}, "q2": {"d1": 0}}
 
 
-@pytest.mark.parametrize("form", [form for form in QrelsFormat if form is not QrelsFormat.CLICKS])
-def test_written_judgments_read_back(tmp_path, form):
-    assert write_qrels(tmp_path / "q.gz", QRELS, form) == 3
-    assert sorted(read_qrels(tmp_path / "q.gz", form)) == sorted(QRELS)
-    write_qrels(tmp_path / "q", QRELS, form)
-    assert (tmp_path / "q").read_text() == WRITTEN[form]
+@pytest.mark.parametrize("qrels_format", WRITTEN)
+def test_written_judgments_read_back(tmp_path, qrels_format):
+    assert write_qrels(tmp_path / "q.gz", QRELS, qrels_format) == 3
+    assert sorted(read_qrels(tmp_path / "q.gz", qrels_format)) == sorted(QRELS)
+    write_qrels(tmp_path / "q", QRELS, qrels_format)
+    assert (tmp_path / "q").read_text() == WRITTEN[qrels_format]
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "message"),
     [
         ("q 0 d 1\nq d 1", "q, line 2: found 3 columns; expected 4 columns"),
         ("q 0 a b 1", "q, line 1: found 5 columns; expected 4 columns: .* or 3"),
@@ -52,15 +53,15 @@ def test_written_judgments_read_back(tmp_path, form):
         ("", "q: found no judgments"),
     ],
 )
-def test_broken_judgments_are_reported(tmp_path, text, found):
+def test_broken_judgments_are_reported(tmp_path, text, message):
     (tmp_path / "q").write_text(text)
-    with pytest.raises(InputError, match=found):
+    with pytest.raises(InputError, match=message):
         read_qrels_map(tmp_path / "q")
 
 
-@pytest.mark.parametrize("form", QrelsFormat)
-def test_a_query_named_as_comments_begin_is_read_again(tmp_path, form):
+@pytest.mark.parametrize("qrels_format", QrelsFormat)
+def test_a_query_named_as_comments_begin_is_read_again(tmp_path, qrels_format):
     qrels = [Qrel("q1", "d1", 1), Qrel("#", "d2", 1)]
-    write_qrels(tmp_path / "q", qrels, form)
-    judged = [(qrel.qid, qrel.docid) for qrel in read_qrels(tmp_path / "q")]
-    assert judged == [("q1", "d1"), ("#", "d2")]
+    write_qrels(tmp_path / "q", qrels, qrels_format)
+    judged_pairs = [(qrel.qid, qrel.docid) for qrel in read_qrels(tmp_path / "q")]
+    assert judged_pairs == [("q1", "d1"), ("#", "d2")]

@@ -55,22 +55,24 @@ def files_of_runs(draw):
     has_six_columns = draw(st.booleans())
     lines = []
     for qid in draw(st.lists(QUERIES, min_size=1, max_size=4)):
-        for rank, docid in enumerate(
-            draw(st.lists(IDS, max_size=6, unique=draw(st.booleans()))), 1
-        ):
+        are_distinct = draw(st.booleans())
+        docids = draw(st.lists(IDS, max_size=6, unique=are_distinct))
+        for rank, docid in enumerate(docids, start=1):
             is_odd = draw(st.integers(0, 30)) == 0
             score = draw(NUMBERS) if is_odd else str(draw(st.integers(0, 8)) / 4)
-            columns = (
-                [qid, "Q0", docid, str(rank), score, "t"]
-                if has_six_columns
-                else [qid, docid, score]
-            )
+            if has_six_columns:
+                columns = [qid, "Q0", docid, str(rank), score, "t"]
+            else:
+                columns = [qid, docid, score]
             line = separator.join(columns)
             lines.append(draw(MANGLES).format(line) if is_odd else line)
-    text = "\n".join(lines) + draw(st.sampled_from(["", "\n"]))
-    if draw(st.booleans()):
+    last_line_end = draw(st.sampled_from(["", "\n"]))
+    text = "\n".join(lines) + last_line_end
+    has_carriage_returns = draw(st.booleans())
+    if has_carriage_returns:
         text = text.replace("\n", "\r\n")
-    return draw(st.sampled_from([b"", b"\xef\xbb\xbf"])) + text.encode()
+    byte_order_mark = draw(st.sampled_from([b"", b"\xef\xbb\xbf"]))
+    return byte_order_mark + text.encode()
 
 
 def outcome(read, *arguments):
@@ -81,7 +83,8 @@ def outcome(read, *arguments):
         return str(error)
 
 
-def listed(path, run_format):
+def read_lists(path, run_format):
+    """Read a run as lists, so that their texts can be compared."""
     return [
         (hits.qid, hits.docids, hits.scores, list(hits.lines))
         for hits in read_run(path, run_format)
@@ -92,19 +95,21 @@ def listed(path, run_format):
 @given(
     data=files_of_runs(),
     run_format=st.sampled_from([None, RunFormat.MSMARCO]),
-    block=st.sampled_from([1, 60, 1 << 20]),
-    many=st.sampled_from([1, 3]),
-    is_packed=st.booleans(),
+    block_size=st.sampled_from([1, 60, 1 << 20]),
+    many_hits=st.sampled_from([1, 3]),
+    is_compressed=st.booleans(),
 )
-def test_columns_are_read_as_lines_are(tmp_path, data, run_format, block, many, is_packed):
-    path = tmp_path / ("run.gz" if is_packed else "run")
-    path.write_bytes(gzip.compress(data) if is_packed else data)
-    for read in (listed, read_run_scores):
-        with patch.multiple(runs, BLOCK=block, SMALL_BLOCK=NEVER):
+def test_columns_are_read_as_lines_are(
+    tmp_path, data, run_format, block_size, many_hits, is_compressed
+):
+    path = tmp_path / ("run.gz" if is_compressed else "run")
+    path.write_bytes(gzip.compress(data) if is_compressed else data)
+    for read in (read_lists, read_run_scores):
+        with patch.multiple(runs, BLOCK=block_size, SMALL_BLOCK=NEVER):
             by_line = outcome(read, path, run_format)
         with (
-            patch.multiple(runs, BLOCK=block, SMALL_BLOCK=0),
-            patch.object(run_columns, "MANY_HITS", many),
+            patch.multiple(runs, BLOCK=block_size, SMALL_BLOCK=0),
+            patch.object(run_columns, "MANY_HITS", many_hits),
         ):
             by_column = outcome(read, path, run_format)
         assert repr(by_column) == repr(by_line)  # -0.0 is not 0.0
@@ -125,13 +130,16 @@ def test_ranks_from_zero_are_read_beside_ids_with_hyphens(tmp_path):
     path = tmp_path / "run"
     path.write_text("q\tdoc-01\t0\nq\tdoc-02\t000000000000000001\n")
     with patch.object(runs, "SMALL_BLOCK", 0):
-        assert listed(path, RunFormat.MSMARCO) == [("q", ["doc-01", "doc-02"], [0, -1], [1, 2])]
+        (hits,) = read_run(path, RunFormat.MSMARCO)
+    assert hits.docids == ["doc-01", "doc-02"]
+    assert hits.scores == [0, -1]
+    assert list(hits.lines) == [1, 2]
 
 
 def test_hits_across_blocks_are_columns(tmp_path):
     path = tmp_path / "run"
     docids = [f"passage-{number}" for number in range(300)]
-    path.write_text("".join(f"q Q0 {docid} 1 {-n} t\n" for n, docid in enumerate(docids)))
+    path.write_text("".join(f"q Q0 passage-{n} 1 {-n} t\n" for n in range(300)))
     with (
         patch.multiple(runs, BLOCK=1000, SMALL_BLOCK=0),
         patch.object(run_columns, "MANY_HITS", 1),
@@ -140,8 +148,8 @@ def test_hits_across_blocks_are_columns(tmp_path):
     assert isinstance(hits, HitColumns)
     assert hits.as_lists() == ("q", docids, [-n for n in range(300)], range(1, 301))
     assert hits.docids_at([299, 9]) == ["passage-299", "passage-9"]
-    wanted = ["passage-12", "passage-1234567", "p", "é", "passage-299", "passage-300"]
-    assert sorted(hits.rows_of(wanted)) == [12, 299]
+    judged = ["passage-12", "passage-1234567", "p", "é", "passage-299", "passage-300"]
+    assert sorted(hits.rows_of(judged)) == [12, 299]
     assert hits.rows_of([]) == []
 
 
@@ -153,17 +161,17 @@ def test_lookup_of_columns(tmp_path):
         closing(ScratchRecords(tmp_path / "hits")) as copy,
     ):
         run = RunLookup(path, copy)
-        assert run.hits("q1") == (
-            [f"passage-{n}" for n in range(100, 200)],
-            [n / 8 for n in range(100, 200)],
-        )
+        docids, scores = run.hits("q1")
+        assert docids == [f"passage-{n}" for n in range(100, 200)]
+        assert scores == [n / 8 for n in range(100, 200)]
         columns = run.columns("q1")
         assert columns is not None
         assert columns.as_list()[1] == ("passage-101", 101 / 8)
         assert run.hits("q2") == ([], [])
 
 
-def texts_of(scores):
+def formatted(scores):
+    """Return the texts of the groups of scores."""
     return [groups.tobytes().replace(b"\0", b"").decode() for groups in score_groups(scores)]
 
 
@@ -181,16 +189,16 @@ def texts_of(scores):
     )
 )
 def test_scores_are_formatted_as_by_python(scores):
-    assert texts_of(scores) == [format(score, SCORES) for score in scores.tolist()]
+    assert formatted(scores) == [format(score, SCORES) for score in scores.tolist()]
 
 
 def test_many_scores_are_formatted_as_by_python():
-    draw = np.random.default_rng(1)
+    generator = np.random.default_rng(1)
     for power in range(-6, 6):
-        scores = draw.standard_normal(5000) * 10.0**power
+        scores = generator.standard_normal(5000) * 10.0**power
         halves = np.round(scores, 8) + 5e-9  # near the middle of two numbers
         for values in (scores, halves, scores.astype(np.float32).astype(np.float64)):
-            assert texts_of(values) == [format(score, SCORES) for score in values.tolist()]
+            assert formatted(values) == [format(score, SCORES) for score in values.tolist()]
 
 
 TEXTS = st.text(st.sampled_from("ab1#é\0-"), min_size=1, max_size=20)
@@ -219,12 +227,10 @@ def test_columns_are_written_in_every_format(tmp_path):
     columns = as_words(hits)
     assert columns is not None
     assert columns.as_list() == hits
-    for form in RunFormat:
-        written = []
-        for results in (hits, columns):
-            write_run(tmp_path / "run", [("q1", results)], form)
-            written.append((tmp_path / "run").read_bytes())
-        assert written[0] == written[1]
+    for run_format in RunFormat:
+        write_run(tmp_path / "lists", [("q1", hits)], run_format)
+        write_run(tmp_path / "columns", [("q1", columns)], run_format)
+        assert (tmp_path / "columns").read_bytes() == (tmp_path / "lists").read_bytes()
 
 
 def test_a_column_that_is_not_finite_is_not_written(tmp_path):

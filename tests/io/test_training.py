@@ -10,9 +10,14 @@ from denserk.io.training import read_sentences, read_training, write_training
 from denserk.records import Candidate, SentenceExample, TrainingExample
 
 
-def seen(example):
-    known = ([c.docid or c.text for c in side] for side in (example.positives, example.negatives))
-    return (example.qid, example.query, *known)
+def summary(example):
+    """Return an example with its passages as their ids, or as their texts without ids."""
+    return (
+        example.qid,
+        example.query,
+        [passage.docid or passage.text for passage in example.positives],
+        [passage.docid or passage.text for passage in example.negatives],
+    )
 
 
 DPR = (
@@ -28,7 +33,6 @@ DPR_EXAMPLE = TrainingExample(
     ("she",),
     {"dataset": "nq", "negative_ctxs": [{"text": "far"}]},
 )
-NEITHER = "no training data of a known format"
 READ = [
     (
         "triples",
@@ -62,43 +66,59 @@ READ = [
         [("3", "", ["1"], ["5", "6", "7"])],
     ),
     ("flag", b'[{"query": "q", "pos": ["a"], "pos_scores": null}]', [("0", "q", ["a"], [])]),
-    ("dpr", DPR, [seen(DPR_EXAMPLE)]),
-    ("dpr", b"[%s,\n %s]" % (DPR, DPR), [seen(DPR_EXAMPLE), ("1", *seen(DPR_EXAMPLE)[1:])]),
-    *((None, data, NEITHER) for data in (b"one line", b'{"id": "d1"}', b"a\tb\nc\n", b"")),
+    ("dpr", DPR, [("0", "who", ["12"], ["13"])]),
+    (
+        "dpr",
+        b"[%s,\n %s]" % (DPR, DPR),
+        [("0", "who", ["12"], ["13"]), ("1", "who", ["12"], ["13"])],
+    ),
 ]
 
 
-@pytest.mark.parametrize(("form", "data", "expected"), READ)
-def test_formats_are_detected(form, data, expected, tmp_path, caplog):
+@pytest.mark.parametrize(("training_format", "data", "expected"), READ)
+def test_formats_are_detected(training_format, data, expected, tmp_path, caplog):
     (tmp_path / "t.gz").write_bytes(gzip.compress(data))
-    if form is None:
-        with pytest.raises(InputError, match=expected):
-            list(read_training(tmp_path / "t.gz"))
-    else:
-        assert [seen(example) for example in read_training(tmp_path / "t.gz")] == expected
-        assert f"{tmp_path}/t.gz: training data in the format {form}" in caplog.messages
+    assert [summary(example) for example in read_training(tmp_path / "t.gz")] == expected
+    assert f"{tmp_path}/t.gz: training data in the format {training_format}" in caplog.messages
+
+
+@pytest.mark.parametrize("data", [b"one line", b'{"id": "d1"}', b"a\tb\nc\n", b""])
+def test_data_of_no_known_format_is_rejected(data, tmp_path):
+    (tmp_path / "t.gz").write_bytes(gzip.compress(data))
+    with pytest.raises(InputError, match="no training data of a known format"):
+        list(read_training(tmp_path / "t.gz"))
+
+
+def test_dpr_examples_are_read_whole(tmp_path):
+    (tmp_path / "t").write_bytes(DPR)
+    assert list(read_training(tmp_path / "t")) == [DPR_EXAMPLE]
+
+
+def json_records(path):
+    text = gzip.decompress(Path(path).read_bytes()).decode("utf-8")
+    if text.startswith("["):
+        return json.loads(text)
+    return [json.loads(line) for line in text.splitlines()]
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "negatives", "form"),
+    ("name", "count", "negatives", "training_format"),
     [
         ("dpr-nq-dev.json.gz", 5, 96, TrainingFormat.DPR),
         ("pos-neg-nq.jsonl.gz", 10, 100, TrainingFormat.FLAG),
         ("pos-neg-msmarco.jsonl.gz", 10, 25, TrainingFormat.FLAG),
     ],
 )
-def test_genuine_files_come_back_as_they_were(name, count, negatives, form, shared_data, tmp_path):
+def test_genuine_files_come_back_as_they_were(
+    name, count, negatives, training_format, shared_data, tmp_path
+):
     source = shared_data / "format-samples" / name
     examples = list(read_training(source))
-    assert (len(examples), len(examples[0].negatives)) == (count, negatives)
-    write_training(tmp_path / name, examples, form)
+    assert len(examples) == count
+    assert len(examples[0].negatives) == negatives
+    write_training(tmp_path / name, examples, training_format)
     assert list(read_training(tmp_path / name)) == examples
-
-    def parsed(path):
-        text = gzip.decompress(Path(path).read_bytes()).decode("utf-8")
-        return json.loads(text) if text.startswith("[") else [*map(json.loads, text.splitlines())]
-
-    assert parsed(tmp_path / name) == parsed(source)
+    assert json_records(tmp_path / name) == json_records(source)
 
 
 FULL = TrainingExample(
@@ -159,23 +179,24 @@ WRITTEN = [  # format, example, text, what is lost
 ]
 
 
-@pytest.mark.parametrize(("form", "example", "text", "lost"), WRITTEN)
-def test_files_as_they_are_written(form, example, text, lost, tmp_path, caplog):
-    write_training(tmp_path / "t", [example], TrainingFormat(form))
+@pytest.mark.parametrize(("training_format", "example", "text", "lost"), WRITTEN)
+def test_files_as_they_are_written(training_format, example, text, lost, tmp_path, caplog):
+    write_training(tmp_path / "t", [example], TrainingFormat(training_format))
     assert (tmp_path / "t").read_text() == text
-    assert [note.partition(": ")[2] for note in caplog.messages] == ([lost] if lost else [])
+    losses = [message.partition(": ")[2] for message in caplog.messages]
+    assert losses == ([lost] if lost else [])
 
 
-@pytest.mark.parametrize("form", ["tevatron", "dpr"])
+@pytest.mark.parametrize("training_format", ["tevatron", "dpr"])
 @pytest.mark.parametrize("name", ["t.json.gz", "t.jsonl"])
-def test_two_formats_lose_nothing(form, name, tmp_path):
+def test_two_formats_lose_nothing(training_format, name, tmp_path):
     examples = [DPR_EXAMPLE, FULL, PAIRS]
-    write_training(tmp_path / name, examples, TrainingFormat(form))
+    write_training(tmp_path / name, examples, TrainingFormat(training_format))
     assert list(read_training(tmp_path / name)) == examples
 
 
 @pytest.mark.parametrize(
-    ("form", "data", "message"),
+    ("training_format", "data", "message"),
     [
         ("triples", b"1\t2\t3\n1\t2\n", "data, line 2: found 2 columns; expected 3"),
         ("text-triples", b"a\tb\t\xff\n", "a byte that is not UTF-8 (0xff)"),
@@ -194,15 +215,15 @@ def test_two_formats_lose_nothing(form, name, tmp_path):
         ),
     ],
 )
-def test_rejections_name_the_line(form, data, message, tmp_path):
+def test_rejections_name_the_line(training_format, data, message, tmp_path):
     (tmp_path / "data").write_bytes(data)
     with pytest.raises(InputError) as caught:
-        list(read_training(tmp_path / "data", TrainingFormat(form)))
+        list(read_training(tmp_path / "data", TrainingFormat(training_format)))
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("form", "example", "hint"),
+    ("training_format", "example", "hint"),
     [
         ("flag", TrainingExample("1", "", (), ()), "--queries"),
         ("flag", TrainingExample("1", "q", (Candidate("d1"),), ()), "--corpus"),
@@ -210,9 +231,11 @@ def test_rejections_name_the_line(form, data, message, tmp_path):
         ("negatives", TrainingExample("1", "", (), (Candidate("a,b"),)), "triples"),
     ],
 )
-def test_an_example_that_does_not_fit_is_rejected_with_a_hint(form, example, hint, tmp_path):
+def test_an_example_that_does_not_fit_is_rejected_with_a_hint(
+    training_format, example, hint, tmp_path
+):
     with pytest.raises(DenserkError) as caught:
-        write_training(tmp_path / "t", [example], TrainingFormat(form))
+        write_training(tmp_path / "t", [example], TrainingFormat(training_format))
     assert hint in str(caught.value.hint)
 
 
@@ -224,7 +247,7 @@ TRIPLETS = [
     SentenceExample(("the moon rises", "the star falls", 'a "red" boat')),
     SentenceExample(("a cat", "a house, old", "a river")),
 ]
-HEAD = b"sentence1\tsentence2\tlabel\n"
+LABEL_HEADER = b"sentence1\tsentence2\tlabel\n"
 COLUMN_PAIRS = b'a plane "takes off\tan air plane\t5.0\na cat sleeps\ta dog, big, runs\t0.75\n'
 JSON_PAIRS = (
     b'{"sentence1": "a plane \\"takes off", "sentence2": "an air plane", "label": 5}\n'
@@ -249,17 +272,28 @@ SECTIONS = (
     b'Cat,http://c,a cat,"a house, old",a river\n'
 )
 COLUMN_TRIPLETS = b'the moon rises\tthe star falls\ta "red" boat\na cat\ta house, old\ta river\n'
-SENTENCES = [
-    *((PAIR_EXAMPLES, data) for data in (JSON_PAIRS, COLUMN_PAIRS, GLUE, BENCHMARK)),
-    *((TRIPLETS, data) for data in (SECTIONS, JSON_TRIPLETS, COLUMN_TRIPLETS)),
-]
 
 
-@pytest.mark.parametrize(("expected", "data"), SENTENCES, ids=range(len(SENTENCES)))
-def test_pairs_and_triplets(expected, data, tmp_path):
+@pytest.mark.parametrize(
+    "data",
+    [JSON_PAIRS, COLUMN_PAIRS, GLUE, BENCHMARK],
+    ids=["JSON", "columns", "GLUE", "STS benchmark"],
+)
+def test_pairs(data, tmp_path):
     (tmp_path / "file").write_bytes(data)
-    for size in (None, len(expected[0].texts)):
-        assert list(read_sentences(tmp_path / "file", size)) == expected
+    assert list(read_sentences(tmp_path / "file")) == PAIR_EXAMPLES
+    assert list(read_sentences(tmp_path / "file", 2)) == PAIR_EXAMPLES
+
+
+@pytest.mark.parametrize(
+    "data",
+    [SECTIONS, JSON_TRIPLETS, COLUMN_TRIPLETS],
+    ids=["Wikipedia sections", "JSON", "columns"],
+)
+def test_triplets(data, tmp_path):
+    (tmp_path / "file").write_bytes(data)
+    assert list(read_sentences(tmp_path / "file")) == TRIPLETS
+    assert list(read_sentences(tmp_path / "file", 3)) == TRIPLETS
 
 
 @pytest.mark.parametrize(
@@ -267,13 +301,13 @@ def test_pairs_and_triplets(expected, data, tmp_path):
     [
         (b"", None, "found no rows; expected pairs (sentence1, sentence2, label) or triplets"),
         (b"a\tb\n", 3, "line 1: found 2 columns without a header; expected triplets"),
-        (HEAD + b"a\tb\t1\na\tb\n", 2, "line 3: found 2 columns; expected 3"),
+        (LABEL_HEADER + b"a\tb\t1\na\tb\n", 2, "line 3: found 2 columns; expected 3"),
         (GLUE, 3, "line 2: found the columns index, genre, year"),
         (JSON_TRIPLETS, 2, "line 1: found the columns anchor, positive, negative; expected pairs"),
         (JSON_PAIRS + b'{"sentence1": "a", "sentence2": "b"}', 2, "line 3: found no lab"),
         (JSON_PAIRS + b'{"sentence1": "a", "label": 1}', 2, "line 3: found no sentence2"),
-        (HEAD + b"a\tb\tnan\n", 2, "line 2: found label 'nan'; expected a finite number"),
-        (HEAD + b"a\t \t1\n", 2, "line 2: found no sentence2; expected a sentence"),
+        (LABEL_HEADER + b"a\tb\tnan\n", 2, "line 2: found label 'nan'; expected a finite number"),
+        (LABEL_HEADER + b"a\t \t1\n", 2, "line 2: found no sentence2; expected a sentence"),
     ],
 )
 def test_sentences_that_are_rejected(data, size, message, tmp_path):
