@@ -113,18 +113,18 @@ def neighbours(documents: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def prepare(
-    run: PretrainRun, folder: Path, tokenizer: Any, *, again: bool = True
+    run: PretrainRun, folder: Path, tokenizer: Any, *, replace_outdated: bool = True
 ) -> PretrainingStore:
     """Prepare text, or open what an earlier call prepared from the same inputs.
 
     Documents without text, or of one span where the objective needs two, are left out and counted.
-    Outdated data is prepared again; without `again` it is a MismatchError. `tokenizer` is a fast
-    tokenizer of transformers.
+    Outdated data is prepared again; without `replace_outdated` it is a MismatchError. `tokenizer`
+    is a fast tokenizer of transformers.
     """
     preparation = _Preparation(run, tokenizer)
     inputs = {"corpus": run.pretrain.corpus, "expansions": run.pretrain.expansions}
     plan = prepared.plan_of(preparation.settings(), inputs, Kind.PRETRAINING)
-    prepared.prepare_folder(folder, plan, preparation.write, again=again)
+    prepared.prepare_folder(folder, plan, preparation.write, replace_outdated=replace_outdated)
     store = PretrainingStore(folder)
     store.warn(WARNINGS)
     return store

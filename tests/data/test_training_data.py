@@ -188,7 +188,7 @@ def test_what_differs_is_logged_and_prepared_again(
     inputs = run_on(train)
     caplog.clear()
     with pytest.raises(MismatchError, match=message):
-        prepare(inputs, folder, tokenizer, changed, again=False)
+        prepare(inputs, folder, tokenizer, changed, replace_outdated=False)
     again = prepare(inputs, folder, tokenizer, changed)
     assert message in caplog.messages[0]
     fresh = prepare(inputs, tmp_path / "fresh", tokenizer, changed)
