@@ -58,7 +58,9 @@ def prepare_queries(
         masks=run.objective.mask_false_negatives or guide is not None,
         **run_folder.share_of_batches(run),
     )
-    return batches, partial(measure, sets) if sets else None
+    if not sets:
+        return batches, None
+    return batches, partial(measure, sets)
 
 
 def held_out_run(run: FinetuneRun, dev_data: str) -> FinetuneRun:
