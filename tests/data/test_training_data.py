@@ -9,7 +9,7 @@ from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_data import SentenceStore, prepare, tokenize_sentences
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.training import read_training
-from denserk.records import Passage, Query
+from denserk.records import Passage, Query, TrainingExample
 from tests.support.console import warnings_of
 from tests.support.faults import contents
 from tests.support.tiny_models import tiny_tokenizer
@@ -87,7 +87,7 @@ def test_files_follow_each_other_and_ids_find_their_texts(
     triples.write_text("q3\td4\td1\nq3\td4\td2\n")
     files = [write(examples_with_texts, "inline.jsonl"), write(examples_of_ids), str(triples)]
     store = prepare_files(*files, **toy_texts)
-    examples = []
+    examples: list[TrainingExample] = []
     for file in files:
         examples += read_training(file)
     assert tokens_by_qid(store) == expected_tokens(examples, tokenizer)
