@@ -24,9 +24,10 @@ def to_device(batch: T, device: "torch.device | str") -> T:
     if isinstance(batch, Tensor):
         moved = batch.to(device, non_blocking=True)
     elif isinstance(batch, dict):
-        moved = {name: to_device(each, device) for name, each in batch.items()}
+        moved = {name: to_device(value, device) for name, value in batch.items()}
     elif isinstance(batch, tuple):
-        moved = type(batch)(*(to_device(each, device) for each in batch))
+        batch_class = type(batch)
+        moved = batch_class(*(to_device(field, device) for field in batch))
     return cast(T, moved)
 
 
@@ -110,18 +111,20 @@ class PretrainingBatch(NamedTuple):
 
 
 def pad(ids: Sequence[Ids], pad_id: int) -> TokenBatch:
-    """Pad token ids at the end to the longest text.
+    """Pad the token ids of texts at the end to the longest text.
 
     >>> pad([[5, 6, 7], [8]], pad_id=0)
     TokenBatch(input_ids=tensor([[5, 6, 7],
             [8, 0, 0]]), attention_mask=tensor([[ True,  True,  True],
             [ True, False, False]]), has_padding=True)
     """
-    filled, mask = padded(ids, pad_id)
-    return TokenBatch(torch.from_numpy(filled), torch.from_numpy(mask), not mask.all())
+    padded_ids, mask = padded(ids, pad_id)
+    return TokenBatch(
+        torch.from_numpy(padded_ids), torch.from_numpy(mask), has_padding=not mask.all()
+    )
 
 
-def concatenate(parts: Sequence[TokenBatch]) -> TokenBatch:
+def concatenate(batches: Sequence[TokenBatch]) -> TokenBatch:
     """Return the texts of some batches as one, padded to the widest, with token 0.
 
     >>> concatenate([pad([[5, 6, 7]], pad_id=0), pad([[8]], pad_id=0)])
@@ -129,13 +132,13 @@ def concatenate(parts: Sequence[TokenBatch]) -> TokenBatch:
             [8, 0, 0]]), attention_mask=tensor([[ True,  True,  True],
             [ True, False, False]]), has_padding=None)
     """
-    width = max(part.input_ids.shape[1] for part in parts)
+    width = max(batch.input_ids.shape[1] for batch in batches)
     ids = []
     masks = []
-    for part in parts:
-        missing = width - part.input_ids.shape[1]
-        ids.append(F.pad(part.input_ids, (0, missing)))
-        masks.append(F.pad(part.attention_mask, (0, missing)))
+    for batch in batches:
+        columns_to_add = width - batch.input_ids.shape[1]
+        ids.append(F.pad(batch.input_ids, (0, columns_to_add)))
+        masks.append(F.pad(batch.attention_mask, (0, columns_to_add)))
     return TokenBatch(torch.cat(ids), torch.cat(masks))
 
 
@@ -145,8 +148,8 @@ def without_padding(batch: TokenBatch) -> list[NDArray[np.int64]]:
     >>> [text.tolist() for text in without_padding(pad([[5, 6, 7], [8]], pad_id=0))]
     [[5, 6, 7], [8]]
     """
-    pairs = zip(batch.input_ids.numpy(), batch.attention_mask.numpy(), strict=True)
-    return [ids[mask] for ids, mask in pairs]
+    rows = zip(batch.input_ids.numpy(), batch.attention_mask.numpy(), strict=True)
+    return [ids[mask] for ids, mask in rows]
 
 
 @dataclass(frozen=True)
@@ -166,20 +169,25 @@ class PlannedTexts:
         return sum(batch.input_ids.numel() for batch in self.batches)
 
     def divided_again(
-        self, done: int, batch_tokens: int, batch_size: int | None = None, enough: float = inf
+        self,
+        done_batches: int,
+        batch_tokens: int,
+        batch_size: int | None = None,
+        enough_tokens: float = inf,
     ) -> "PlannedTexts":
-        """Return the texts without the first `done` batches, in batches of fewer tokens.
+        """Return the texts without the first `done_batches`, in batches of fewer tokens.
 
         The places of the texts stay as they are. With none done, the batches are those that `plan`
         makes for `batch_tokens`.
         """
-        ids = [text for batch in self.batches[done:] for text in without_padding(batch)]
+        texts: list[Ids] = []
+        for batch in self.batches[done_batches:]:
+            texts += without_padding(batch)
         no_places = torch.empty(0, dtype=torch.int64)  # of a block without texts
-        places = torch.cat([no_places, *self.members[done:]])
-        again = plan(ids, self.pad_id, batch_tokens, batch_size, enough)
-        return replace(
-            again, count=self.count, members=tuple(places[rows] for rows in again.members)
-        )
+        places = torch.cat([no_places, *self.members[done_batches:]])
+        remaining = plan(texts, self.pad_id, batch_tokens, batch_size, enough_tokens)
+        members = tuple(places[rows] for rows in remaining.members)
+        return replace(remaining, count=self.count, members=members)
 
 
 def plan(
@@ -187,39 +195,74 @@ def plan(
     pad_id: int,
     batch_tokens: int,
     batch_size: int | None = None,
-    enough: float = inf,
+    enough_tokens: float = inf,
 ) -> PlannedTexts:
-    """Divide texts into padded batches by length; see `by_length`."""
+    """Divide the token ids of texts into padded batches by length; see `by_length`."""
     lengths = [len(text) for text in ids]
-    groups = list(by_length(lengths, batch_tokens, batch_size, enough))
+    members = []
+    batches = []
+    for places in by_length(lengths, batch_tokens, batch_size, enough_tokens):
+        members.append(torch.tensor(places))
+        batches.append(pad([ids[place] for place in places], pad_id))
     return PlannedTexts(
-        len(ids),
-        tuple(torch.tensor(group) for group in groups),
-        tuple(pad([ids[i] for i in group], pad_id) for group in groups),
-        sum(lengths),
-        pad_id,
-        batch_tokens,
+        count=len(ids),
+        members=tuple(members),
+        batches=tuple(batches),
+        tokens=sum(lengths),
+        pad_id=pad_id,
+        batch_tokens=batch_tokens,
     )
 
 
 class Pair(NamedTuple):
-    """One input: (T,) token ids and token types."""
+    """One input of a cross-encoder, a query with a passage: (T,) token ids and token types."""
 
     ids: NDArray[np.int64]
     types: NDArray[np.int64]
 
 
 class PairBatch(NamedTuple):
-    """P inputs, padded to the longest."""
+    """P inputs of a cross-encoder, padded to the longest."""
 
     tokens: TokenBatch
     token_types: Tensor | None  # (P, T) int64, or None where the model takes none
 
     def of(self, rows: Tensor, tokens: TokenBatch) -> "PairBatch":
         """Return some rows, whose tokens are given, with token types of the same width."""
-        if (types := self.token_types) is not None:
-            types = types[rows, : tokens.input_ids.shape[1]]
-        return PairBatch(tokens, types)
+        if self.token_types is None:
+            return PairBatch(tokens, None)
+        width = tokens.input_ids.shape[1]
+        return PairBatch(tokens, self.token_types[rows, :width])
+
+
+class PairTemplate(NamedTuple):
+    """The special tokens of an input of two texts, and the token type of the second text."""
+
+    start: list[int]  # before the first text
+    middle: list[int]  # between the texts
+    end: list[int]  # after the second text
+    passage_type: int
+
+    @classmethod
+    def of(cls, encoding: Any) -> "PairTemplate":
+        """Read the template off an encoding of two texts by the library tokenizers."""
+        # of each token the number of its text, 0 or 1; None of a special token
+        text_numbers = encoding.sequence_ids
+        first_start = text_numbers.index(0)
+        second_start = text_numbers.index(1)
+        first_end = len(text_numbers) - text_numbers[::-1].index(0)
+        second_end = len(text_numbers) - text_numbers[::-1].index(1)
+        return cls(
+            start=encoding.ids[:first_start],
+            middle=encoding.ids[first_end:second_start],
+            end=encoding.ids[second_end:],
+            passage_type=int(encoding.type_ids[second_start]),
+        )
+
+    @property
+    def special_count(self) -> int:
+        """Number of special tokens of an input."""
+        return len(self.start) + len(self.middle) + len(self.end)
 
 
 class PairJoiner:
@@ -230,45 +273,46 @@ class PairJoiner:
     """
 
     def __init__(self, tokenizer: Any, text: TextSettings, pairs: PairSettings) -> None:
+        self.pad_id = int(tokenizer.pad_token_id or 0)
+        self.token_types = pairs.token_types
         backend = tokenizer.backend_tokenizer
         backend.no_truncation()
         backend.no_padding()
-        both, alone = backend.encode("a", "a"), backend.encode("a")
-        ids, sides = both.ids, both.sequence_ids
-        first, second = sides.index(0), sides.index(1)
-        first_end = second - sides[:second][::-1].index(0)
-        second_end = len(sides) - sides[::-1].index(1)
-        # special tokens around and between the texts of a pair, and their number around one text
-        self._start, self._middle, self._end = ids[:first], ids[first_end:second], ids[second_end:]
-        self._before = alone.sequence_ids.index(0)
-        self._after = alone.sequence_ids[::-1].index(0)
-        self.passage_type = int(both.type_ids[second])
-        self.pad_id = int(tokenizer.pad_token_id or 0)
-        self.token_types = pairs.token_types
-        specials = len(self._start) + len(self._middle) + len(self._end)
+        self._template = PairTemplate.of(backend.encode("a", "a"))
+        self.passage_type = self._template.passage_type
+        # numbers of special tokens before and after a text alone, whose tokens have the number 0
+        text_numbers = backend.encode("a").sequence_ids
+        self._before = text_numbers.index(0)
+        self._after = text_numbers[::-1].index(0)
+        special_count = self._template.special_count
         longest_query = text.query_max_length - self._before - self._after
         longest_passage = text.passage_max_length - self._before - self._after
-        least = longest_query + specials + 1
-        unlimited = longest_query + specials + longest_passage
-        self.limit = unlimited if pairs.max_length is None else pairs.max_length
-        self._room = self.limit - specials
-        if self.limit < least:
+        self.limit = longest_query + longest_passage + special_count
+        if pairs.max_length is not None:
+            self.limit = pairs.max_length
+        least_limit = longest_query + 1 + special_count
+        if self.limit < least_limit:
             raise UsageError(
                 f"--pair-max-length {self.limit} leaves no room for a passage beside a query of "
                 f"--query-max-length {text.query_max_length}",
-                f"at least {least}, or a smaller --query-max-length",
+                f"at least {least_limit}, or a smaller --query-max-length",
             )
+        self._room = self.limit - special_count
 
     def join(self, query: Ids, passage: Ids) -> Pair:
         """Join the ids of a query and of a passage, each with its own special tokens."""
-        first = query[self._before : len(query) - self._after]
-        second = passage[self._before : len(passage) - self._after][: self._room - len(first)]
-        of_query, of_passage = [*self._start, *first, *self._middle], [*second, *self._end]
-        types = np.repeat([0, self.passage_type], [len(of_query), len(of_passage)])
-        return Pair(np.array(of_query + of_passage, dtype=np.int64), types)
+        query_tokens = query[self._before : len(query) - self._after]
+        passage_tokens = passage[self._before : len(passage) - self._after]
+        passage_tokens = passage_tokens[: self._room - len(query_tokens)]
+        query_part = [*self._template.start, *query_tokens, *self._template.middle]
+        passage_part = [*passage_tokens, *self._template.end]
+        types = np.repeat([0, self.passage_type], [len(query_part), len(passage_part)])
+        return Pair(np.array(query_part + passage_part, dtype=np.int64), types)
 
     def batch(self, pairs: Sequence[Pair]) -> PairBatch:
         """Return inputs as one batch."""
         tokens = pad([pair.ids for pair in pairs], self.pad_id)
-        types = pad([pair.types for pair in pairs], 0).input_ids if self.token_types else None
-        return PairBatch(tokens, types)
+        if not self.token_types:
+            return PairBatch(tokens, None)
+        types = pad([pair.types for pair in pairs], 0)
+        return PairBatch(tokens, types.input_ids)

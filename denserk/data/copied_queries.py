@@ -37,6 +37,15 @@ class Section(NamedTuple):
     text: str
 
 
+class _Heading(NamedTuple):
+    """A heading of Markdown, and where its line starts and ends."""
+
+    level: int
+    text: str
+    start: int
+    end: int
+
+
 def copied_queries(
     passage: Passage, sources: Sequence[QuerySource], count: int, seed: int, cloze_kept: float
 ) -> list[GeneratedQuery]:
@@ -77,18 +86,18 @@ def title_queries(passage: Passage) -> list[GeneratedQuery]:
     [('The moon', 'It rises at night.')]
     """
     title = with_single_spaces(passage.title)
-    first, rest = _first_sentence(passage.text)
-    if not title or not first:
+    first_sentence, later_text = _first_sentence(passage.text)
+    if not title or not first_sentence:
         return []
-    if not are_near_equal(title, first):
+    if not are_near_equal(title, first_sentence):
         return [GeneratedQuery(title, QuerySource.TITLE)]
-    if not rest:
+    if not later_text:
         return []
-    return [GeneratedQuery(title, QuerySource.TITLE, rest)]
+    return [GeneratedQuery(title, QuerySource.TITLE, later_text)]
 
 
 def _first_sentence(text: str) -> tuple[str, str]:
-    """Return the first sentence of a text and what follows; both are empty without a sentence."""
+    """Return the first sentence of a text and the text after it; both are empty without one."""
     for start, end in sentence_spans(text):
         return text[start:end], text[end:].strip()
     return "", ""
@@ -114,18 +123,19 @@ def markdown_sections(text: str) -> list[Section]:
     """
     headings = list(_headings(text))
     sections = []
-    for number, (level, heading, (_, start)) in enumerate(headings):
-        end = len(text)
-        for next_level, _, (next_start, _) in headings[number + 1 :]:
-            if next_level <= level:
-                end = next_start
+    for number, heading in enumerate(headings):
+        section_end = len(text)
+        for later_heading in headings[number + 1 :]:
+            if later_heading.level <= heading.level:
+                section_end = later_heading.start
                 break
-        sections.append(Section(heading, text[start:end].strip()))
+        section_text = text[heading.end : section_end].strip()
+        sections.append(Section(heading.text, section_text))
     return sections
 
 
-def _headings(text: str) -> Iterator[tuple[int, str, Span]]:
-    """Yield the level and the text of each heading, and where its line starts and ends."""
+def _headings(text: str) -> Iterator[_Heading]:
+    """Yield the headings of a text in Markdown, without those within fenced code."""
     fence = ""  # the marks of the fenced code that a line is within
     start = 0
     for line in text.splitlines(keepends=True):
@@ -137,7 +147,8 @@ def _headings(text: str) -> Iterator[tuple[int, str, Span]]:
         elif marks is not None and marks["marks"].startswith(fence):
             fence = ""
         elif heading is not None and not fence:
-            yield len(heading["marks"]), with_single_spaces(heading["text"]), (start, end)
+            level = len(heading["marks"])
+            yield _Heading(level, with_single_spaces(heading["text"]), start, end)
         start = end
 
 
@@ -161,18 +172,21 @@ def _crop(text: str, words: Sequence[Span], random: Random) -> str:
     """Return a random span of a text, from the start of a word to the end of another."""
     share = random.uniform(SHORTEST_CROP, LONGEST_CROP)
     length = max(round(share * len(words)), CROP_WORDS)
-    first = random.randint(0, len(words) - length)
-    return text[words[first][0] : words[first + length - 1][1]]
+    first_word = random.randint(0, len(words) - length)
+    last_word = first_word + length - 1
+    start, _ = words[first_word]
+    _, end = words[last_word]
+    return text[start:end]
 
 
 def cloze_queries(
-    passage: Passage, count: int, random: Random, kept: float
+    passage: Passage, count: int, random: Random, kept_share: float
 ) -> list[GeneratedQuery]:
     """Return random sentences of a text as queries for the rest of it (inverse cloze task).
 
     Lee et al., "Latent Retrieval for Weakly Supervised Open Domain Question Answering" (2019).
     Short sentences are no queries, nor is one that the rest of the passage repeats. With a
-    probability of `kept`, the positive is the whole text.
+    probability of `kept_share`, the positive is the whole text.
     """
     spans = list(sentence_spans(passage.text))
     random.shuffle(spans)
@@ -183,7 +197,7 @@ def cloze_queries(
         query = _cloze_query(passage, span)
         if query is None:
             continue
-        if random.random() < kept:
+        if random.random() < kept_share:
             query = query._replace(positive=None)
         queries.append(query)
     return queries
@@ -198,10 +212,10 @@ def _cloze_query(passage: Passage, sentence_span: Span) -> GeneratedQuery | None
         return None
     before = passage.text[:start].rstrip()
     after = passage.text[end:].lstrip()
-    rest = f"{before} {after}".strip()
-    if not rest or sentence in with_single_spaces(rest) or sentence in title:
+    positive = f"{before} {after}".strip()
+    if not positive or sentence in with_single_spaces(positive) or sentence in title:
         return None
-    return GeneratedQuery(sentence, QuerySource.CLOZE, rest)
+    return GeneratedQuery(sentence, QuerySource.CLOZE, positive)
 
 
 def are_near_equal(first: str, second: str) -> bool:

@@ -62,22 +62,30 @@ class SubwordTokens(NamedTuple):
         those that begin one. The first token of a text always begins a word.
         """
         roles = ("cls_token_id", "sep_token_id", "mask_token_id", "pad_token_id")
-        lacking = [role.removesuffix("_id") for role in roles if getattr(tokenizer, role) is None]
-        if lacking:
+        absent = [role.removesuffix("_id") for role in roles if getattr(tokenizer, role) is None]
+        if absent:
             raise ModelError(
-                f"the tokenizer has no {', '.join(lacking)}, which masking needs",
+                f"the tokenizer has no {', '.join(absent)}, which masking needs",
                 "pre-training takes models of BERT's kind: BERT, RoBERTa, DistilBERT",
             )
         count = max(len(tokenizer), max(tokenizer.get_vocab().values()) + 1)
         tokens = [name or "" for name in tokenizer.convert_ids_to_tokens(range(count))]
-        begins = np.array([token.startswith("\u0120") for token in tokens])
-        marked = np.array([token.startswith("##") for token in tokens])
-        continues = ~begins if begins.any() else marked
+        begins_word = np.array([token.startswith("\u0120") for token in tokens])
+        continues_word = np.array([token.startswith("##") for token in tokens])
+        if begins_word.any():
+            continues_word = ~begins_word
         special = np.zeros(len(tokens), dtype=bool)
         special[list(tokenizer.all_special_ids)] = True
-        cls_id, sep_id, mask_id, pad_id = (int(getattr(tokenizer, role)) for role in roles)
-        inside = continues & ~special & (masking is Masking.WORD)
-        return cls(inside, special, cls_id, sep_id, mask_id, pad_id, len(tokenizer), tokens)
+        return cls(
+            continues=continues_word & ~special & (masking is Masking.WORD),
+            special=special,
+            cls_id=int(tokenizer.cls_token_id),
+            sep_id=int(tokenizer.sep_token_id),
+            mask_id=int(tokenizer.mask_token_id),
+            pad_id=int(tokenizer.pad_token_id),
+            size=len(tokenizer),
+            names=tokens,
+        )
 
 
 def words_of(ids: Ids, vocabulary: SubwordTokens) -> Ids:
@@ -97,8 +105,8 @@ def words_of(ids: Ids, vocabulary: SubwordTokens) -> Ids:
 def sizes_of(words: Ids) -> Ids:
     """Return how many tokens each word has: (B, T) -> (B, W), 0 where a text has fewer words."""
     width = int(words.max(initial=NO_WORD)) + 1
-    rows, places = np.nonzero(words != NO_WORD)
-    flat = rows * width + words[rows, places]
+    rows, columns = np.nonzero(words != NO_WORD)
+    flat = rows * width + words[rows, columns]
     return np.bincount(flat, minlength=len(words) * width).reshape(len(words), width)
 
 
@@ -132,17 +140,17 @@ def uniform_masks(words: Ids, limits: Ids, draws: Floats) -> Mask:
 
     def fill(sizes: Ids) -> Mask:
         """Take from the left of each row what still fits: (B, W) -> (B, W)."""
-        taken: Mask = np.cumsum(sizes, axis=1) <= limits[:, None]
-        left = limits - (sizes * taken).sum(axis=1)
+        is_masked: Mask = np.cumsum(sizes, axis=1) <= limits[:, None]
+        remaining_tokens = limits - (sizes * is_masked).sum(axis=1)
         while True:
             # what was skipped stays too large, since the remaining budget only shrinks
-            fits = (sizes > 0) & (sizes <= left[:, None]) & ~taken
+            fits = (sizes > 0) & (sizes <= remaining_tokens[:, None]) & ~is_masked
             rows = np.flatnonzero(fits.any(axis=1))
             if not len(rows):
-                return taken
-            places = fits[rows].argmax(axis=1)
-            taken[rows, places] = True
-            left[rows] -= sizes[rows, places]
+                return is_masked
+            columns = fits[rows].argmax(axis=1)  # the first word of each row that fits
+            is_masked[rows, columns] = True
+            remaining_tokens[rows] -= sizes[rows, columns]
 
     return _mask_words(words, draws, fill)
 
@@ -180,17 +188,17 @@ class WordCounter:
 
     def add(self, text: Sequence[int]) -> NDArray[np.uint32]:
         """Count the words of a text; return the word number of each token."""
-        [places] = words_of(np.array([text], dtype=np.int64), self._vocabulary).tolist()
-        numbers = {NO_WORD: 0}
-        for place, group in groupby(zip(places, text, strict=True), itemgetter(0)):
-            if place != NO_WORD:
+        [positions] = words_of(np.array([text], dtype=np.int64), self._vocabulary).tolist()
+        numbers = {NO_WORD: 0}  # by position of the word in the text
+        for position, group in groupby(zip(positions, text, strict=True), itemgetter(0)):
+            if position != NO_WORD:
                 word = tuple(token for _, token in group)
-                numbers[place] = self._numbers.setdefault(word, len(self._numbers))
-        by_token = [numbers[place] for place in places]
+                numbers[position] = self._numbers.setdefault(word, len(self._numbers))
+        numbers_by_token = [numbers[position] for position in positions]
         del numbers[NO_WORD]
         self._counts.update(numbers.values())
         self._texts.update(set(numbers.values()))
-        return np.array(by_token, dtype=np.uint32)
+        return np.array(numbers_by_token, dtype=np.uint32)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield each word with its counts, by number; the first is no word."""
@@ -214,8 +222,7 @@ class KeywordWeights:
             try:
                 table: dict[str, int] = orjson.loads(read_file(path))
             except ValueError as error:
-                found = f"broken JSON ({error})"
-                raise InputError(path, None, found, "a JSON object") from None
+                raise InputError(path, None, f"broken JSON ({error})", "a JSON object") from None
             check(table, {...: SIZE}, path)
             names = words.data.column("word").to_pylist()
             counts = np.array([table.get(name, 0) for name in names])
@@ -227,17 +234,18 @@ class KeywordWeights:
         `numbers` (B, T) are those of each token's word in the corpus, `words` (B, T) are from
         `words_of`; `cut` (B, 2) says whether the first and the last word are incomplete.
         """
-        by_word = np.zeros_like(sizes_of(words))
-        rows, places = np.nonzero(words != NO_WORD)
-        by_word[rows, words[rows, places]] = numbers[rows, places]
-        weights: Floats = self._table[by_word]
+        numbers_by_word = np.zeros_like(sizes_of(words))
+        rows, columns = np.nonzero(words != NO_WORD)
+        numbers_by_word[rows, words[rows, columns]] = numbers[rows, columns]
+        weights: Floats = self._table[numbers_by_word]
         if self._tfidf:
-            keys = by_word + len(self._table) * np.arange(len(words))[:, None]
+            keys = numbers_by_word + len(self._table) * np.arange(len(words))[:, None]
             _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
             weights *= counts[inverse].reshape(weights.shape)
         if not self._fragments:  # as in the released code, a cut word has no count
-            last = words.max(axis=1, initial=NO_WORD)
-            for side, place in enumerate((np.zeros_like(last), last)):
-                rows = np.flatnonzero(cut[:, side] & (last >= 0))
-                weights[rows, place[rows]] = MISSING
+            last_words = words.max(axis=1, initial=NO_WORD)
+            first_words = np.zeros_like(last_words)
+            for side, cut_words in enumerate((first_words, last_words)):
+                rows = np.flatnonzero(cut[:, side] & (last_words >= 0))
+                weights[rows, cut_words[rows]] = MISSING
         return weights

@@ -15,28 +15,32 @@ ENOUGH = {"cpu": 512}
 
 
 def by_length(
-    lengths: Sequence[int], batch_tokens: int, batch_size: int | None = None, enough: float = inf
+    lengths: Sequence[int],
+    batch_tokens: int,
+    batch_size: int | None = None,
+    enough_tokens: float = inf,
 ) -> Iterator[list[int]]:
     """Yield batches, as places of texts, of texts of similar length; the longest first.
 
     A batch has at most `batch_tokens` tokens, padding included (a longer text is a batch of its
-    own), and `batch_size` texts. One of at least `enough` tokens ends before a shorter text, so
+    own), and `batch_size` texts. One of at least `enough_tokens` ends before a shorter text, so
     that most batches need no padding.
 
     >>> list(by_length([2, 9, 3, 2], batch_tokens=9))
     [[1], [2, 0, 3]]
-    >>> list(by_length([2, 9, 3, 2], batch_tokens=9, enough=3))
+    >>> list(by_length([2, 9, 3, 2], batch_tokens=9, enough_tokens=3))
     [[1], [2], [0, 3]]
     """
     batch: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
         longest = lengths[batch[0]] if batch else 0
-        full = (len(batch) + 1) * longest > batch_tokens or len(batch) == batch_size
-        alone = lengths[index] < longest and len(batch) * longest >= enough
-        if batch and (full or alone):
+        is_full = (len(batch) + 1) * longest > batch_tokens or len(batch) == batch_size
+        is_shorter = lengths[place] < longest
+        has_enough = len(batch) * longest >= enough_tokens
+        if batch and (is_full or (is_shorter and has_enough)):
             yield batch
             batch = []
-        batch.append(index)
+        batch.append(place)
     if batch:
         yield batch
 
@@ -49,8 +53,9 @@ def padded(ids: Sequence[Ids], pad_id: int) -> tuple[NDArray[np.int64], NDArray[
     ([[5, 6, 7], [8, 0, 0]], [[True, True, True], [True, False, False]])
     """
     lengths = np.array([len(text) for text in ids])
-    filled = np.full((len(ids), int(lengths.max(initial=0))), pad_id, dtype=np.int64)
-    mask = np.arange(filled.shape[1]) < lengths[:, None]
+    width = int(lengths.max(initial=0))
+    padded_ids = np.full((len(ids), width), pad_id, dtype=np.int64)
+    mask = np.arange(width) < lengths[:, None]
     if len(ids):
-        filled[mask] = np.concatenate(ids)
-    return filled, mask
+        padded_ids[mask] = np.concatenate(ids)
+    return padded_ids, mask

@@ -50,39 +50,50 @@ class Store:
     unit = "examples"  # name of an item in messages
 
     def __init__(self, folder: Path, kind: Kind) -> None:
+        stored = manifest.read_manifest(folder, kind)
         self.folder = folder
-        found = manifest.read_manifest(folder, kind)
-        self.settings, self.made_from = found.settings, found.made_from
-        self.contents = found.contents
+        self.settings = stored.settings
+        self.made_from = stored.made_from
+        self.contents = stored.contents
 
     def warn(self, warnings: Mapping[str, str]) -> None:
         """Log the counts that are not zero, each under its warning."""
         for name, warning in warnings.items():
-            if count := self.contents.get(name):
+            count = self.contents.get(name)
+            if count:
                 logger.warning(f"{warning}: {count:,}")
 
 
 def token_lists(tokenizer: TextTokenizer) -> List:
     """Return the smallest type that holds lists of a tokenizer's ids."""
-    return List(Value("uint16" if tokenizer.vocabulary_size <= 1 << 16 else "int32"))
+    fits_in_uint16 = tokenizer.vocabulary_size <= 2**16
+    return List(Value("uint16" if fits_in_uint16 else "int32"))
 
 
 def plan_of(settings: Mapping[str, Any], inputs: Inputs, kind: Kind = Kind.TRAINING) -> Manifest:
     """Return the manifest of prepared data as far as it is known beforehand."""
-    named: dict[str, str] = {}
-    for use, given in inputs.items():
-        if isinstance(given, str):
-            named[use] = given
+    origins: dict[str, Any] = {}
+    for use, names in inputs.items():
+        if isinstance(names, str):
+            origins[use] = _origin_of(names)
         else:
-            named |= {f"{use} {n}": name for n, name in enumerate(given or (), start=1)}
-    made_from = {use: {"name": name, "sha256": checksum(name)} for use, name in named.items()}
-    return Manifest(kind, complete=False, settings=settings, made_from=made_from)
+            for number, name in enumerate(names or (), start=1):
+                origins[f"{use} {number}"] = _origin_of(name)
+    return Manifest(kind, complete=False, settings=settings, made_from=origins)
+
+
+def _origin_of(name: str) -> dict[str, Any]:
+    """Return what the manifest records of an input."""
+    return {"name": name, "sha256": checksum(name)}
 
 
 def rules_of(tokenizer: TextTokenizer) -> dict[str, Any]:
     """Return what decides the token ids of a text."""
-    known = {"tokenizer": tokenizer.fingerprint(), "pad_id": tokenizer.pad_id}
-    return known | as_json(tokenizer.settings)
+    return {
+        "tokenizer": tokenizer.fingerprint(),
+        "pad_id": tokenizer.pad_id,
+        **as_json(tokenizer.settings),
+    }
 
 
 def prepare_folder(
@@ -90,33 +101,44 @@ def prepare_folder(
     plan: Manifest,
     write: Callable[[Path, Path], Mapping[str, Any]],
     *,
-    again: bool = True,
+    replace_outdated: bool = True,
     is_part: bool = True,
 ) -> None:
     """Write a prepared folder, unless it holds what the plan would make.
 
     `write` writes the files of a folder, given another one for temporary files; it returns the
-    manifest's contents. Under `again` differing data is prepared again. Otherwise, in a resumed
-    run, it is a MismatchError, and data from standard input counts as unchanged. `is_part` is as in
-    `whole_folder`.
+    manifest's contents. Under `replace_outdated` differing data is prepared again. Otherwise, in a
+    resumed run, it is a MismatchError, and data from standard input counts as unchanged. `is_part`
+    is as in `whole_folder`.
     """
     if folder.is_dir() and any(folder.iterdir()):
-        old = manifest.read_manifest(folder, plan.kind)
-        found = manifest.differences(old.settings, plan.settings)
-        found += manifest.differences(old.made_from, plan.made_from)
-        if found and not again:
+        changes = _changes_since(folder, plan)
+        if changes and not replace_outdated:
             raise MismatchError(
-                f"{folder} cannot be used again, it was made otherwise: {'; '.join(found)}",
+                f"{folder} cannot be used again, it was made otherwise: {'; '.join(changes)}",
                 "give what the run was started with, or --overwrite to start again",
             )
-        if again and any(made["name"] == STREAM for made in plan.made_from.values()):
-            found.append("standard input may hold something else")
-        if not found:
+        if replace_outdated and _reads_standard_input(plan):
+            changes.append("standard input may hold something else")
+        if not changes:
             return
-        logger.info(f"{folder} is prepared again: {'; '.join(found)}")
-    with whole_folder(folder, overwrite=True, is_part=is_part) as part:
-        with TemporaryDirectory(dir=part) as scratch:
-            contents = write(part, Path(scratch))
-        for source in plan.made_from.values():
-            refuse_change(source["name"], source["sha256"])
-        manifest.write_manifest(part, replace(plan, contents=contents, complete=True))
+        logger.info(f"{folder} is prepared again: {'; '.join(changes)}")
+    with whole_folder(folder, overwrite=True, is_part=is_part) as unfinished_folder:
+        with TemporaryDirectory(dir=unfinished_folder) as scratch:
+            contents = write(unfinished_folder, Path(scratch))
+        for origin in plan.made_from.values():
+            refuse_change(origin["name"], origin["sha256"])
+        finished_manifest = replace(plan, contents=contents, complete=True)
+        manifest.write_manifest(unfinished_folder, finished_manifest)
+
+
+def _changes_since(folder: Path, plan: Manifest) -> list[str]:
+    """Describe how the settings and inputs of a plan differ from those of a prepared folder."""
+    stored = manifest.read_manifest(folder, plan.kind)
+    changed_settings = manifest.differences(stored.settings, plan.settings)
+    changed_inputs = manifest.differences(stored.made_from, plan.made_from)
+    return changed_settings + changed_inputs
+
+
+def _reads_standard_input(plan: Manifest) -> bool:
+    return any(origin["name"] == STREAM for origin in plan.made_from.values())

@@ -35,6 +35,8 @@ SAMPLES = 256  # uniform masks per text, at most, that RetroMAE's decoder rows d
 Stage = IntEnum("Stage", "TEXT NPR_PASS CMP_PASS MKP CMP NPR DOR GOR RETROMAE", start=0)
 Use = IntEnum("Use", "CROP WORD FATE TOKEN", start=0)
 PASSES = {Stage.CMP_PASS: "cmp", Stage.NPR_PASS: "npr"}
+# objectives whose decoder rows see different tokens each
+WITH_DECODER_MASK = (PretrainingObjective.RETROMAE, PretrainingObjective.DUPMAE)
 
 
 class Draws(NamedTuple):
@@ -178,28 +180,34 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         rows, texts = self._texts_of(items, epoch)
         draws = Draws(self.settings.seed, rows, epoch)
         crops = Crops.draw(texts, draws, self.limit)
-        cropped = self._padded(crops.of(texts))
-        has_decoder_mask = self.objective in (
-            PretrainingObjective.RETROMAE,
-            PretrainingObjective.DUPMAE,
-        )
+        if self.objective in WITH_DECODER_MASK:
+            return self._retromae_batch(self._padded(crops.of(texts)), draws)
+        if self.objective is PretrainingObjective.MASTER:
+            return self._master_batch(crops, draws)
+        return PretrainingBatch(self._uniform(crops, draws), {}, {})
+
+    def _retromae_batch(self, texts: Texts, draws: Draws) -> PretrainingBatch:
+        """Return texts masked for the encoder, and whole for RetroMAE's decoder with its mask."""
         # as the authors do, RetroMAE's budget counts [CLS] and [SEP]
-        extra = SPECIAL_TOKENS if has_decoder_mask else 0
-        mask = self._choose(cropped, draws, extra)
-        masked_texts = self._masked(cropped, mask, draws)
-        if has_decoder_mask:
-            decoders = {Stage.RETROMAE.name.lower(): self._unmasked(cropped)}
-            visible = self._visible(cropped, draws.at(Stage.RETROMAE))
-            return PretrainingBatch(masked_texts, {}, decoders, visible)
-        if self.objective is not PretrainingObjective.MASTER:
-            return PretrainingBatch(masked_texts, {}, {}, None)
-        parts = self._master(crops, cropped, mask, draws)
-        passes = {name: parts[stage] for stage, name in PASSES.items() if stage in parts}
+        mask = self._choose(texts, draws, SPECIAL_TOKENS)
+        encoder_input = self._masked(texts, mask, draws)
+        decoders = {Stage.RETROMAE.name.lower(): self._unmasked(texts)}
+        visible = self._visible(texts, draws.at(Stage.RETROMAE))
+        return PretrainingBatch(encoder_input, {}, decoders, visible)
+
+    def _master_batch(self, crops: Crops, draws: Draws) -> PretrainingBatch:
+        """Return texts masked for the encoder, and the inputs of each of MASTER's tasks."""
+        texts = self._padded(crops.of(crops.texts))
+        mask = self._choose(texts, draws)
+        encoder_input = self._masked(texts, mask, draws)
+        passes = {}
         decoders = {}
-        for stage, part in parts.items():
-            if stage not in PASSES:
-                decoders[stage.name.lower()] = part
-        return PretrainingBatch(masked_texts, passes, decoders, None)
+        for stage, masked_texts in self._master(crops, texts, mask, draws).items():
+            if stage in PASSES:
+                passes[PASSES[stage]] = masked_texts
+            else:
+                decoders[stage.name.lower()] = masked_texts
+        return PretrainingBatch(encoder_input, passes, decoders)
 
     def _texts_of(self, items: Items, epoch: int) -> tuple[Items, Sequence[Ids]]:
         """Return the rows of a batch and their texts, in its order."""
@@ -228,8 +236,9 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         visible[:, :, 0] = True
         for row, length in enumerate(texts.lengths.tolist()):
             draws_of_text = draws._replace(rows=draws.rows[row : row + 1])
-            of_text = visible_tokens(texts.words[row, :length], rate, draws_of_text)
-            visible[row, : len(of_text), : len(of_text)] = of_text
+            text_visible = visible_tokens(texts.words[row, :length], rate, draws_of_text)
+            framed_length = len(text_visible)
+            visible[row, :framed_length, :framed_length] = text_visible
         return torch.from_numpy(visible)
 
     def _padded(self, texts: Sequence[Ids]) -> Texts:
@@ -253,23 +262,23 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         if self.settings.all_mask:
             fate = np.zeros_like(fate)
         token = draws(Use.TOKEN, width)
-        seen = masking.corrupt(texts.ids, mask, self.vocabulary, fate, token)
-        return self._framed(texts, seen, mask)
+        input_ids = masking.corrupt(texts.ids, mask, self.vocabulary, fate, token)
+        return self._framed(texts, input_ids, mask)
 
     def _unmasked(self, texts: Texts) -> MaskedTexts:
         """Return texts as they are, every token a label."""
         is_token = np.arange(texts.ids.shape[1]) < texts.lengths[:, None]
         return self._framed(texts, texts.ids, is_token)
 
-    def _framed(self, texts: Texts, seen: Ids, labelled: Mask) -> MaskedTexts:
-        """Return what is seen of texts, with [CLS] before and [SEP] after, and the labels."""
-        count, width = seen.shape
+    def _framed(self, texts: Texts, input_ids: Ids, is_label: Mask) -> MaskedTexts:
+        """Return the input of some texts, with [CLS] before and [SEP] after, and the labels."""
+        count, width = input_ids.shape
         tokens = np.full((count, width + SPECIAL_TOKENS), self.vocabulary.pad_id, dtype=np.int64)
         labels = np.full_like(tokens, IGNORED)
         tokens[:, 0] = self.vocabulary.cls_id
-        tokens[:, 1:-1] = seen
+        tokens[:, 1:-1] = input_ids
         tokens[np.arange(count), texts.lengths + 1] = self.vocabulary.sep_id
-        labels[:, 1:-1] = np.where(labelled, texts.ids, IGNORED)
+        labels[:, 1:-1] = np.where(is_label, texts.ids, IGNORED)
         is_token = np.arange(width + SPECIAL_TOKENS) < texts.lengths[:, None] + SPECIAL_TOKENS
         framed_texts = TokenBatch(torch.from_numpy(tokens), torch.from_numpy(is_token))
         return MaskedTexts(framed_texts, torch.from_numpy(labels))
@@ -278,32 +287,32 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         self, crops: Crops, cropped: Texts, mask: Mask, draws: Draws
     ) -> dict[Stage, MaskedTexts]:
         """Mask passages for MASTER's decoders; `mask` is that of the encoder's input."""
-        parts: dict[Stage, MaskedTexts] = {}
+        masked_texts: dict[Stage, MaskedTexts] = {}
         if MasterTask.MKP in self.tasks:
-            parts[Stage.MKP] = self._keywords(crops, draws.rows, draws.at(Stage.MKP))
+            masked_texts[Stage.MKP] = self._keywords(crops, draws.rows, draws.at(Stage.MKP))
         if MasterTask.CMP in self.tasks:
-            parts |= self._complements(cropped, mask, draws)
+            masked_texts |= self._complements(cropped, mask, draws)
         if MasterTask.NPR in self.tasks:
             if self.npr is NprKind.NEIGHBOUR:
-                parts[Stage.NPR] = self._neighbours(draws.at(Stage.NPR))
+                masked_texts[Stage.NPR] = self._neighbours(draws.at(Stage.NPR))
             else:
-                parts |= self._halves(crops, draws)
+                masked_texts |= self._halves(crops, draws)
         if MasterTask.DOR in self.tasks:
-            parts[Stage.DOR] = self._queries(draws.at(Stage.DOR))
+            masked_texts[Stage.DOR] = self._queries(draws.at(Stage.DOR))
         if MasterTask.GOR in self.tasks:
-            parts[Stage.GOR] = self._continuations(crops.texts, draws.at(Stage.GOR))
-        return parts
+            masked_texts[Stage.GOR] = self._continuations(crops.texts, draws.at(Stage.GOR))
+        return masked_texts
 
     def _complements(self, texts: Texts, mask: Mask, draws: Draws) -> dict[Stage, MaskedTexts]:
         """Mask what the encoder sees: of its input, or of an input for this decoder alone."""
-        parts = {}
+        masked_texts = {}
         if self.settings.cmp_pass:
             draws_of_pass = draws.at(Stage.CMP_PASS)
             mask = self._choose(texts, draws_of_pass)
-            parts[Stage.CMP_PASS] = self._masked(texts, mask, draws_of_pass)
+            masked_texts[Stage.CMP_PASS] = self._masked(texts, mask, draws_of_pass)
         complement = ~mask & ~self.vocabulary.special[texts.ids]
-        parts[Stage.CMP] = self._masked(texts, complement, draws.at(Stage.CMP))
-        return parts
+        masked_texts[Stage.CMP] = self._masked(texts, complement, draws.at(Stage.CMP))
+        return masked_texts
 
     def _neighbours(self, draws: Draws) -> MaskedTexts:
         """Mask the keywords of each passage's neighbour; a passage without one gets no text."""

@@ -113,18 +113,18 @@ def neighbours(documents: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def prepare(
-    run: PretrainRun, folder: Path, tokenizer: Any, *, again: bool = True
+    run: PretrainRun, folder: Path, tokenizer: Any, *, replace_outdated: bool = True
 ) -> PretrainingStore:
     """Prepare text, or open what an earlier call prepared from the same inputs.
 
     Documents without text, or of one span where the objective needs two, are left out and counted.
-    Outdated data is prepared again; without `again` it is a MismatchError. `tokenizer` is a fast
-    tokenizer of transformers.
+    Outdated data is prepared again; without `replace_outdated` it is a MismatchError. `tokenizer`
+    is a fast tokenizer of transformers.
     """
     preparation = _Preparation(run, tokenizer)
     inputs = {"corpus": run.pretrain.corpus, "expansions": run.pretrain.expansions}
     plan = prepared.plan_of(preparation.settings(), inputs, Kind.PRETRAINING)
-    prepared.prepare_folder(folder, plan, preparation.write, again=again)
+    prepared.prepare_folder(folder, plan, preparation.write, replace_outdated=replace_outdated)
     store = PretrainingStore(folder)
     store.warn(WARNINGS)
     return store
@@ -248,15 +248,22 @@ class _Preparation:
         if self.layout is Layout.BLOCKS:
             for text in texts:
                 yield {"input_ids": text}
-            return
-        if self.layout is Layout.SPANS:
+        elif self.layout is Layout.SPANS:
             number = self.document_numbers.new()
             for text in texts:
                 yield {"input_ids": text, "document": number}
-            return
+        else:
+            yield from self._passage_rows(document, texts)
+
+    def _passage_rows(
+        self, document: Document, texts: Sequence[TokenIds]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the rows of the passages of a document."""
         number = self.document_numbers.of_passage(document)
         for position, text in enumerate(texts):
-            docid = f"{document.docid}#{position}" if len(texts) > 1 else document.docid
+            docid = document.docid
+            if len(texts) > 1:
+                docid = f"{document.docid}#{position}"
             yield {
                 "input_ids": text,
                 "document": number,
@@ -425,10 +432,10 @@ def write_tokens(store: PretrainingStore, folder: Path, name: str, separator: in
     it; of passages, `word-frequencies.json` has the words' counts for --set frequency-dict.
     """
 
-    def write(part: Path, _: Path) -> dict[str, Any]:
+    def write(unfinished_folder: Path, _: Path) -> dict[str, Any]:
         if store.layout is Layout.PASSAGES:
-            _write_frequencies(part / FREQUENCIES, store.words)
-        count = write_objects(part / TOKENS, _records(store, separator))
+            _write_frequencies(unfinished_folder / FREQUENCIES, store.words)
+        count = write_objects(unfinished_folder / TOKENS, _records(store, separator))
         return {"documents": count}
 
     settings = {**store.settings, "name": name}

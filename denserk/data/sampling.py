@@ -45,8 +45,8 @@ def keyed_uniform(key: np.random.Generator, rows: Items, count: int) -> NDArray[
     of a row are the same for every `count`. They are made by the finaliser of SplitMix64.
     """
     start = _mixed(rows.astype(np.uint64) + key.integers(2**64, size=1, dtype=np.uint64))
-    places = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    bits = _mixed(start[:, None] + places) >> np.uint64(11)
+    offsets = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    bits = _mixed(start[:, None] + offsets) >> np.uint64(11)
     return bits.astype(np.float64) / 2**53
 
 
@@ -83,22 +83,23 @@ def choose_negatives(sampling: SamplingSettings, count: int, item: int, epoch: i
     """Choose the negatives of a visit: places among the item's `count`, -1 for a missing one.
 
     An item with fewer than `group_size` - 1 uses all of them, or draws with replacement, whatever
-    the choice. A window starts at (epoch * wanted) modulo `count` and wraps round.
+    the choice. A window starts at (epoch * (`group_size` - 1)) modulo `count` and wraps round.
     """
-    wanted, seed = sampling.group_size - 1, sampling.seed
-    places = np.arange(wanted)
-    if count < wanted:
+    size = sampling.group_size - 1
+    seed = sampling.seed
+    first_places = np.arange(size)
+    if count < size:
         if sampling.fill_negatives is FillNegatives.REPEAT:
-            return generator(seed, Purpose.REPLACEMENT, item, epoch).integers(count, size=wanted)
-        return np.where(places < count, places, -1)
+            return generator(seed, Purpose.REPLACEMENT, item, epoch).integers(count, size=size)
+        return np.where(first_places < count, first_places, -1)
     match sampling.negative:
         case NegativeChoice.TOP:
-            return places
+            return first_places
         case NegativeChoice.SHUFFLE:
-            return generator(seed, Purpose.SHUFFLE, item, epoch).permutation(count)[:wanted]
+            return generator(seed, Purpose.SHUFFLE, item, epoch).permutation(count)[:size]
         case NegativeChoice.WINDOW:
             shuffled = generator(item + seed, Purpose.WINDOW).permutation(count)
-            return shuffled[(epoch * wanted + places) % count]
+            return shuffled[(epoch * size + first_places) % count]
 
 
 def choose_random_passages(
@@ -108,9 +109,9 @@ def choose_random_passages(
 
     They are drawn with replacement among `population` passages, never one of the item's positives.
     """
-    own = np.unique(positives)
+    positive_rows = np.unique(positives)
     draw = generator(sampling.seed, Purpose.RANDOM_PASSAGE, item, epoch)
-    rows = draw.integers(population - len(own), size=sampling.group_size - 1)
-    for row in own:  # ascending, so each shift past a positive is final
-        rows += rows >= row
+    rows = draw.integers(population - len(positive_rows), size=sampling.group_size - 1)
+    for positive_row in positive_rows:  # ascending, so each shift past a positive is final
+        rows += rows >= positive_row
     return rows

@@ -47,11 +47,11 @@ def sentence_spans(text: str) -> Iterator[tuple[int, int]]:
     line_start = 0
     for line in text.splitlines(keepends=True):
         for start, end in _line_parts(line):
-            part = line[start:end]
-            first = start + len(part) - len(part.lstrip())
-            last = start + len(part.rstrip())
-            if first < last:
-                yield line_start + first, line_start + last
+            padded_sentence = line[start:end]
+            sentence_start = end - len(padded_sentence.lstrip())
+            sentence_end = start + len(padded_sentence.rstrip())
+            if sentence_start < sentence_end:
+                yield line_start + sentence_start, line_start + sentence_end
         line_start += len(line)
 
 

@@ -51,10 +51,10 @@ class DocumentSplitter:
         """Yield the passages of documents, in their order; one document is in memory."""
         for document in documents:
             self.documents += 1
-            for part, (start, end) in enumerate(self._passage_spans(document.text)):
+            for number, (start, end) in enumerate(self._passage_spans(document.text)):
                 self.characters += end - start
                 self.longest = max(self.longest, end - start)
-                docid = self._passage_id(document.docid, part)
+                docid = self._passage_id(document.docid, number)
                 yield document._replace(docid=docid, text=document.text[start:end])
 
     def _passage_spans(self, text: str) -> Iterator[Span]:
@@ -74,9 +74,9 @@ class DocumentSplitter:
             self._unit_characters += end - start
             yield span
 
-    def _passage_id(self, docid: str, part: int) -> str:
+    def _passage_id(self, docid: str, number: int) -> str:
         """Return the id of a passage; reject one from which the document's id does not follow."""
-        passage_id = f"{docid}{self._delimiter}{part}"
+        passage_id = f"{docid}{self._delimiter}{number}"
         document_id = document_of(passage_id, self._delimiter)
         if document_id != docid:
             raise InputError(

@@ -1,7 +1,8 @@
 """Tokenization of passages and queries: fields joined, truncated, in batches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from operator import itemgetter
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -13,7 +14,9 @@ from denserk.errors import ModelError
 from denserk.io.model_files import CONFIG, library_errors, read_optional_json
 from denserk.records import Passage, Query
 
-SEPARATOR, PAIR = "sep", "pair"  # values of `TextSettings.join` that are no literal separators
+# values of `TextSettings.join` that are no literal separators
+SEPARATOR = "sep"
+PAIR = "pair"
 # files with a tokenizer's vocabulary: a folder has at least one
 VOCABULARY = "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model"
 RULES = "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
@@ -35,11 +38,17 @@ def passage_input(passage: Passage, settings: TextSettings, separator: str) -> T
     >>> passage_input(Passage("d", "It runs south."), settings, "[SEP]")
     'passage: It runs south.'
     """
-    parts = [part for part in (passage.field(name).strip() for name in settings.fields) if part]
-    if settings.join == PAIR and len(parts) == 2:
-        return settings.passage_prefix + parts[0], parts[1]
-    between = separator if settings.join == SEPARATOR else settings.join
-    return settings.passage_prefix + (" " if settings.join == PAIR else between).join(parts)
+    fields = [passage.field(name).strip() for name in settings.fields]
+    present_fields = [field for field in fields if field]
+    if settings.join == PAIR and len(present_fields) == 2:
+        first_field, second_field = present_fields
+        return settings.passage_prefix + first_field, second_field
+    literal_separator = settings.join
+    if settings.join == PAIR:
+        literal_separator = " "
+    elif settings.join == SEPARATOR:
+        literal_separator = separator
+    return settings.passage_prefix + literal_separator.join(present_fields)
 
 
 def query_input(query: Query, settings: TextSettings) -> str:
@@ -56,8 +65,8 @@ def query_input(query: Query, settings: TextSettings) -> str:
 
 def load_tokenizer(folder: Path) -> Any:
     """Load a folder's tokenizer; a ModelError without a fast one, or for ids beyond the model's."""
-    files = [folder / name for name in VOCABULARY if (folder / name).is_file()]
-    if not files:
+    vocabulary_files = [folder / name for name in VOCABULARY if (folder / name).is_file()]
+    if not vocabulary_files:
         hint = f"one of these is expected: {', '.join(VOCABULARY)}"
         raise ModelError(f"{folder} has no tokenizer", hint)
     from transformers import AutoTokenizer  # slow to import
@@ -65,25 +74,33 @@ def load_tokenizer(folder: Path) -> Any:
     config = read_optional_json(folder / CONFIG)
     for name in SMALL_JSON:
         read_optional_json(folder / name)  # a file that is no JSON is named by its error
-    problem = f"{files[0]} holds a tokenizer that cannot be loaded"
+    vocabulary_file = vocabulary_files[0]
+    problem = f"{vocabulary_file} holds a tokenizer that cannot be loaded"
     with library_errors(problem, "fetch the files of the tokenizer again"):
         tokenizer = AutoTokenizer.from_pretrained(folder)
         vocabulary = tokenizer.get_vocab()
     if not tokenizer.is_fast:
         raise ModelError(f"{folder}: its tokenizer has no fast form, which denserk needs")
     with library_errors(problem, "fetch the files of the tokenizer again"):
-        is_empty = not tokenizer.backend_tokenizer.encode("a").ids
-    if is_empty:
+        token_ids = tokenizer.backend_tokenizer.encode("a").ids
+    if not token_ids:
         raise ModelError(
-            f"{files[0]} holds a tokenizer that makes no tokens of a text",
+            f"{vocabulary_file} holds a tokenizer that makes no tokens of a text",
             "fetch the files of the tokenizer again",
         )
-    size = config.get("vocab_size")
-    name, last = max(vocabulary.items(), key=lambda entry: entry[1])
-    if type(size) is int and last >= size:
-        what = f"{folder}: the tokenizer's {name[:40]!r} has id {last:,}, the model {size:,} tokens"
-        raise ModelError(what, "take the tokenizer that the model was trained with")
+    _refuse_ids_beyond(config.get("vocab_size"), vocabulary, folder)
     return tokenizer
+
+
+def _refuse_ids_beyond(model_size: Any, vocabulary: Mapping[str, int], folder: Path) -> None:
+    """Raise a ModelError for a token whose id is beyond the number of the model's tokens."""
+    token, largest_id = max(vocabulary.items(), key=itemgetter(1))
+    if type(model_size) is int and largest_id >= model_size:
+        raise ModelError(
+            f"{folder}: the tokenizer's {token[:40]!r} has id {largest_id:,}, the model "
+            f"{model_size:,} tokens",
+            "take the tokenizer that the model was trained with",
+        )
 
 
 class TextTokenizer:
@@ -134,12 +151,13 @@ class TextTokenizer:
     def sentences(self, texts: Sequence[TokenizerInput]) -> list[TokenIds]:
         """Return the ids of texts or pairs, with the prefix and limit of passages."""
         prefix = self.settings.passage_prefix
-        inputs: list[TokenizerInput] = [
-            prefix + text.strip()
-            if isinstance(text, str)
-            else (prefix + text[0].strip(), text[1].strip())
-            for text in texts
-        ]
+        inputs: list[TokenizerInput] = []
+        for text in texts:
+            if isinstance(text, str):
+                inputs.append(prefix + text.strip())
+            else:
+                first_text, second_text = text
+                inputs.append((prefix + first_text.strip(), second_text.strip()))
         return self._ids(inputs, self.settings.passage_max_length)
 
     def subword_tokens(self, texts: Sequence[str]) -> list[TokenIds]:
@@ -149,12 +167,18 @@ class TextTokenizer:
     def _ids(
         self, texts: Sequence[TokenizerInput], limit: int | None, **options: Any
     ) -> list[TokenIds]:
-        with self._changing_limit:
-            # only if it differs: the library forbids changes while another thread encodes
-            if (self._backend.truncation or {}).get("max_length") != limit:
-                if limit is None:
-                    self._backend.no_truncation()
-                else:
-                    self._backend.enable_truncation(limit)
+        self._set_limit(limit)
         encode: Callable[..., Any] = self._backend.encode_batch_fast
         return [encoding.ids for encoding in encode(texts, **options)]
+
+    def _set_limit(self, limit: int | None) -> None:
+        """Truncate texts to a number of tokens from now on, or not at all."""
+        with self._changing_limit:
+            truncation = self._backend.truncation or {}
+            # only if it differs: the library forbids changes while another thread encodes
+            if truncation.get("max_length") == limit:
+                return
+            if limit is None:
+                self._backend.no_truncation()
+            else:
+                self._backend.enable_truncation(limit)

@@ -150,12 +150,12 @@ class TrainingBatches(ScheduledBatches[Any]):
         items = items_of_run(items, settings)
         super().__init__(store, items, batch_size, settings.seed, **options)
         self._warn_of_few_negatives(items)
-        self._known: dict[int, Items] = {}
+        self._known_positives: dict[int, Items] = {}  # by item, of queries without negatives
         needs_negatives = settings.group_size > 1
         without_negatives = int((self._negative_counts(items) == 0).sum())
         if needs_negatives and without_negatives:
             logger.warning(f"queries without a negative get random passages: {without_negatives:,}")
-            self._known = self._known_positives(items)
+            self._known_positives = self._positives_of_equal_queries(items)
             self._refuse_positives_alone(items)
 
     def _refuse_unscored(self) -> None:
@@ -206,7 +206,7 @@ class TrainingBatches(ScheduledBatches[Any]):
                 f"has {counts.max():,}: --group-size {counts.max() + 1} uses it whole"
             )
 
-    def _known_positives(self, items: Items) -> dict[int, Items]:
+    def _positives_of_equal_queries(self, items: Items) -> dict[int, Items]:
         """Return the positives of queries without a negative, those of equal queries among them.
 
         They are by item, where an equal query has an example of its own.
@@ -236,7 +236,7 @@ class TrainingBatches(ScheduledBatches[Any]):
         store = self.store
         passage_count = len(store.passages)
         for item in items[store.negative_counts[items] == 0].tolist():
-            positives = self._known.get(item)
+            positives = self._known_positives.get(item)
             if positives is None:
                 positives = store.positives[item]
             # a positive may be listed twice
@@ -258,20 +258,25 @@ class TrainingBatches(ScheduledBatches[Any]):
         store = self.store
         rows = np.full((len(items), self.sampling.group_size), -1, dtype=np.int64)
         scores = np.full(rows.shape, -np.inf, dtype=np.float32)
-        columns = store.positives[items], store.negatives[items], store.scores[items]
-        visits = enumerate(zip(items.tolist(), *columns, strict=True))
-        for row, (item, positives, negatives, item_scores) in visits:
-            positive = sampling.choose_positive(self.sampling, len(positives), item, epoch)
-            rows[row, 0] = positives[positive]
-            scores[row, 0] = item_scores[positive]
-            negatives = negatives[: self.sampling.negative_pool]
-            if len(negatives):
-                chosen = sampling.choose_negatives(self.sampling, len(negatives), item, epoch)
-                rows[row, 1:] = np.where(chosen < 0, -1, negatives[chosen])
-                scores[row, 1:] = item_scores[len(positives) + chosen]
+        examples = zip(
+            items.tolist(),
+            store.positives[items],
+            store.negatives[items],
+            store.scores[items],
+            strict=True,
+        )
+        for number, (item, positives, negatives, item_scores) in enumerate(examples):
+            positive_place = sampling.choose_positive(self.sampling, len(positives), item, epoch)
+            rows[number, 0] = positives[positive_place]
+            scores[number, 0] = item_scores[positive_place]
+            pool = negatives[: self.sampling.negative_pool]
+            if len(pool):
+                places = sampling.choose_negatives(self.sampling, len(pool), item, epoch)
+                rows[number, 1:] = np.where(places < 0, -1, pool[places])
+                scores[number, 1:] = item_scores[len(positives) + places]
             elif self.sampling.group_size > 1:
-                known_positives = self._known.get(item, positives)
-                rows[row, 1:] = sampling.choose_random_passages(
+                known_positives = self._known_positives.get(item, positives)
+                rows[number, 1:] = sampling.choose_random_passages(
                     self.sampling, len(store.passages), known_positives, item, epoch
                 )
         if not self.repeats:
@@ -289,7 +294,7 @@ class TrainingBatches(ScheduledBatches[Any]):
         passages = store.passages[distinct.rows]
         known_positives = None
         if self.masks:
-            known_positives = self._positives(items, queries, passages)
+            known_positives = self._hashes_of_positives(items, queries, passages)
         guide_tokens = None
         if self.guide is not None:
             guide_tokens = {
@@ -297,14 +302,14 @@ class TrainingBatches(ScheduledBatches[Any]):
                 "passage": self.guide.passages[distinct.rows],
             }
         return TrainingBatch(
-            pad(queries, store.query_pad_id),
-            pad(passages, store.passage_pad_id),
-            torch.from_numpy(distinct.groups),
-            torch.from_numpy(distinct.keys),
-            torch.from_numpy(scores) if self.with_scores else None,
-            torch.from_numpy(items.copy()),
-            known_positives,
-            guide_tokens,
+            queries=pad(queries, store.query_pad_id),
+            passages=pad(passages, store.passage_pad_id),
+            groups=torch.from_numpy(distinct.groups),
+            keys=torch.from_numpy(distinct.keys),
+            teacher=torch.from_numpy(scores) if self.with_scores else None,
+            items=torch.from_numpy(items.copy()),
+            known=known_positives,
+            guide=guide_tokens,
         )
 
     def _distinct_passages(self, rows: Items, items: Items) -> "DistinctPassages":
@@ -324,7 +329,7 @@ class TrainingBatches(ScheduledBatches[Any]):
             rows=rows[present][first_places[order]], keys=distinct_keys[order], groups=groups
         )
 
-    def _positives(
+    def _hashes_of_positives(
         self, items: Items, queries: Sequence[Any], passages: Sequence[Any]
     ) -> Positives:
         """Return the hashes by which known positives are recognised in a batch."""

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -37,6 +37,7 @@ from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
+# counts in the manifest
 COUNTS = ("passages", "unscored", "without_negatives")
 # count in the manifest -> warning
 WARNINGS = {
@@ -46,9 +47,7 @@ WARNINGS = {
     "missing_passages": "passages that the corpus lacks are left out",
     "missing_queries": "queries without a text are left out",
 }
-NUMBERS = List(Value("int64"))
-EXAMPLE = {"qid": Value("string"), "positives": NUMBERS, "negatives": NUMBERS}
-EXAMPLE |= {"scores": List(Value("float32"))}
+NO_ROW = -1  # in place of the row of a passage without a text
 
 
 class TrainingStore(prepared.Store):
@@ -67,11 +66,13 @@ class TrainingStore(prepared.Store):
         self.passage_pad_id = int(self.settings["passage"]["pad_id"])
         self.passages = prepared.open_rows(folder / "passages.arrow")["input_ids"]
         examples = prepared.open_rows(folder / "examples.arrow")
-        self.qids, self.queries = examples["qid"], examples["query"]
-        self.positives, self.negatives = examples["positives"], examples["negatives"]
+        self.qids = examples["qid"]
+        self.queries = examples["query"]
+        self.positives = examples["positives"]
+        self.negatives = examples["negatives"]
         self.scores = examples["scores"]
-        counts = pc.list_value_length(examples.data.column("negatives"))
-        self.negative_counts: NDArray[np.int64] = counts.to_numpy()
+        negative_counts = pc.list_value_length(examples.data.column("negatives"))
+        self.negative_counts: NDArray[np.int64] = negative_counts.to_numpy()
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -80,10 +81,10 @@ class TrainingStore(prepared.Store):
 def prepare(
     run: FinetuneRun,
     folder: Path,
-    query: TextTokenizer,
-    passage: TextTokenizer,
+    query_tokenizer: TextTokenizer,
+    passage_tokenizer: TextTokenizer,
     *,
-    again: bool = True,
+    replace_outdated: bool = True,
     distinct_by: Sequence[str] | None = None,
 ) -> TrainingStore:
     """Prepare a run's training data, or open what an earlier call prepared from the same inputs.
@@ -93,22 +94,36 @@ def prepare(
     ones. Passages are equal by the fields `distinct_by`; None: those that are tokenised.
 
     Texts stay on disk; memory holds about 200 bytes per distinct passage. Outdated data is prepared
-    again; without `again` it is a MismatchError.
+    again; without `replace_outdated` it is a MismatchError.
     """
-    given, fields = run.finetune, run.text.get("fields")
+    fields = run.text.get("fields")
     settings = {
         "format": prepared.FORMAT,
-        "form": given.train_format,
-        "skip_missing": given.skip_missing,
+        "form": run.finetune.train_format,
+        "skip_missing": run.finetune.skip_missing,
         "corpus": as_json(run.corpus),
         "fields": None if fields is None else list(fields),
-        "query": prepared.rules_of(query),
-        "passage": prepared.rules_of(passage),
+        "query": prepared.rules_of(query_tokenizer),
+        "passage": prepared.rules_of(passage_tokenizer),
     }
-    sources = {use: getattr(given, use) for use in ("corpus", "queries", "qrels")}
-    plan = prepared.plan_of(settings, {"file": given.train_data, **sources})
-    work = _Preparation(run, query, passage, distinct_by or passage.settings.fields)
-    prepared.prepare_folder(folder, plan, work.write, again=again)
+    inputs = {
+        "file": run.finetune.train_data,
+        "corpus": run.finetune.corpus,
+        "queries": run.finetune.queries,
+        "qrels": run.finetune.qrels,
+    }
+    preparation = _Preparation(
+        run,
+        query_tokenizer,
+        passage_tokenizer,
+        distinct_by=distinct_by or passage_tokenizer.settings.fields,
+    )
+    prepared.prepare_folder(
+        folder,
+        prepared.plan_of(settings, inputs),
+        preparation.write,
+        replace_outdated=replace_outdated,
+    )
     store = TrainingStore(folder)
     store.warn(WARNINGS)
     return store
@@ -120,184 +135,338 @@ class _Preparation:
     def __init__(
         self,
         run: FinetuneRun,
-        query: TextTokenizer,
-        passage: TextTokenizer,
+        query_tokenizer: TextTokenizer,
+        passage_tokenizer: TextTokenizer,
+        *,
         distinct_by: Sequence[str],
     ) -> None:
-        self.run, self.given, self.query, self.passage = run, run.finetune, query, passage
+        self.run = run
+        self.settings = run.finetune
+        self.query_tokenizer = query_tokenizer
+        self.passage_tokenizer = passage_tokenizer
         self.distinct_by = distinct_by
         self.counts: Counter[str] = Counter()
-        # hash of a passage's id, or of its text -> its row, -1 without a text
-        self.rows: dict[int, int] = {}
-        # hash of a query -> its examples; -> hashes of the positives of all its examples
-        self.query_counts: Counter[int] = Counter()
-        self.known_positives: dict[int, set[int]] = {}
 
     def write(self, folder: Path, scratch: Path) -> dict[str, Any]:
         """Write the folder's files; return the manifest's counts."""
-        given = self.given
-        fields = tuple(dict.fromkeys((*self.passage.settings.fields, *self.distinct_by)))
-        of_passages = Features({"input_ids": prepared.token_lists(self.passage)})
-        of_examples = Features(EXAMPLE | {"query": prepared.token_lists(self.query)})
+        fields = dict.fromkeys((*self.passage_tokenizer.settings.fields, *self.distinct_by))
+        passage_features = Features({"input_ids": prepared.token_lists(self.passage_tokenizer)})
         with (
-            closing(ScratchRecords(scratch / "examples")) as read,
-            closing(PassageTexts(scratch / "queries")) as self.queries,
-            closing(PassageTexts(scratch / "corpus", fields)) as self.corpus,
-            ArrowWriter(features=of_passages, path=str(folder / "passages.arrow")) as self.writer,
+            closing(_ScratchExamples(scratch, tuple(fields))) as examples,
+            ArrowWriter(features=passage_features, path=str(folder / "passages.arrow")) as writer,
         ):
-            for example in self._read():
-                self.query_counts[_query_hash(example)] += 1
-                if not example.query:
-                    self.queries.refer([example.qid])
-                bare = (c for c in training.all_candidates(example) if not (c.text or c.title))
-                self.corpus.refer(candidate.docid for candidate in bare if candidate.docid)
-                read.append(training.packed(example))
-            if given.queries is not None:
-                texts = (Passage(query.qid, query.text) for query in read_queries(given.queries))
-                self.queries.find(texts, given.queries)
-            if given.corpus is not None:
-                found = read_passages(given.corpus, self.run.corpus, self.run.text.get("fields"))
-                self.corpus.find(found, given.corpus)
-            self._note_positives(read)
-            examples = prepared.write_rows(folder / "examples.arrow", of_examples, self._rows(read))
-            self.writer.finalize()
-        if not len(examples):
-            names = ", ".join(given.train_data)
-            raise InputError(names, None, "no query with a positive", "at least one")
-        return {"examples": len(examples)} | {n: self.counts[n] for n in (*COUNTS, *WARNINGS)}
+            for example in self._examples_with_positives():
+                examples.append(example)
+            examples.find_texts(self.run)
+            passages = _DistinctPassages(examples, self.distinct_by, self.passage_tokenizer, writer)
+            rows = prepared.write_rows(
+                folder / "examples.arrow", self._example_features(), self._rows(examples, passages)
+            )
+            writer.finalize()
+        self.counts["passages"] = passages.count
+        if not len(rows):
+            raise InputError(self._file_names(), None, "no query with a positive", "at least one")
+        counts = {name: self.counts[name] for name in (*COUNTS, *WARNINGS)}
+        return {"examples": len(rows), **counts}
 
-    def _read(self) -> Iterator[TrainingExample]:
-        """Yield the examples that have a positive."""
-        qrels = read_qrels_map(self.given.qrels) if self.given.qrels else {}
+    def _example_features(self) -> Features:
+        """Return the columns of examples.arrow."""
+        return Features(
+            {
+                "qid": Value("string"),
+                "positives": List(Value("int64")),
+                "negatives": List(Value("int64")),
+                "scores": List(Value("float32")),
+                "query": prepared.token_lists(self.query_tokenizer),
+            }
+        )
+
+    def _file_names(self) -> str:
+        return ", ".join(self.settings.train_data)
+
+    def _examples_with_positives(self) -> Iterator[TrainingExample]:
+        """Read the examples of all files, and yield those that have a positive."""
+        judgments = read_qrels_map(self.settings.qrels) if self.settings.qrels else {}
         with track("reading training data", None, "queries") as progress:
-            for source in self.given.train_data:
-                before = progress.done
-                for example in training.read_training(source, self.given.train_format):
+            for source in self.settings.train_data:
+                count_before = progress.done
+                for example in training.read_training(source, self.settings.train_format):
                     progress.advance()
-                    positives, negatives = example.positives, example.negatives
+                    positives = example.positives
                     if not positives:
-                        judged = qrels.get(example.qid, {}).items()
-                        positives = tuple(Candidate(docid) for docid, grade in judged if grade > 0)
+                        positives = _judged_positives(judgments.get(example.qid, {}))
                     if not positives:
                         self.counts["without_positives"] += 1
                         continue
+                    negatives = example.negatives
                     if not negatives:
                         negatives = training.random_negatives(example, source)
                         self.counts["with_random_negatives"] += bool(negatives)
                     yield TrainingExample(example.qid, example.query, positives, negatives)
-                if progress.done == before:
+                if progress.done == count_before:
                     raise InputError(source, None, "no training examples", "at least one")
 
-    def _note_positives(self, read: ScratchRecords) -> None:
-        """Note the positives of queries that have several examples."""
-        repeated = {query for query, count in self.query_counts.items() if count > 1}
-        for number in range(len(read)) if repeated else ():
-            example = training.unpacked(read[number])
-            query = _query_hash(example)
-            if query in repeated:
-                hashes = self.known_positives.setdefault(query, set())
-                for positive in example.positives:
-                    hashes.update(self._hashes(positive, self._passage(positive)))
-
-    def _passage(self, candidate: Candidate) -> Passage | None:
-        """Return a passage with its text; None where the corpus lacks it."""
-        if candidate.docid and not (candidate.text or candidate.title):
-            [passage] = self.corpus.get([candidate.docid])
-            return passage
-        return Passage(candidate.docid, candidate.text, candidate.title, candidate.extra)
-
-    def _hashes(self, candidate: Candidate, passage: Passage | None) -> list[int]:
-        """Return the hashes by which equal passages are found: of the id, and of the text."""
-        hashes = [hash(candidate.docid)] if candidate.docid else []
-        key = passage and text_key(*map(passage.field, self.distinct_by))
-        if key:
-            hashes.append(hash(key))
-        return hashes
-
-    def _rows(self, read: ScratchRecords) -> Iterator[dict[str, Any]]:
-        """Yield the rows of examples, without what has no text; write their passages."""
-        with track("tokenising", len(read), "queries") as progress:
-            for number in range(len(read)):
+    def _rows(
+        self, examples: "_ScratchExamples", passages: "_DistinctPassages"
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the rows of examples.arrow, without what has no text; write their passages."""
+        known_positives = _positives_of_repeated_queries(examples, passages)
+        with track("tokenising", len(examples), "queries") as progress:
+            for example in examples:
                 progress.advance()
-                example = training.unpacked(read[number])
-                query = Query(example.qid, example.query)
-                if not example.query:
-                    [found] = self.queries.get([example.qid])
-                    if found is None:
-                        self._miss("missing_queries", f"query {example.qid}", "queries")
-                        continue
-                    query = query._replace(text=found.text)
-                row = self._row(example)
-                if row["positives"]:
-                    [ids] = self.query.queries([query])
-                    yield row | {"qid": example.qid, "query": ids}
-                    self.counts["unscored"] += int(np.isnan(row["scores"]).sum())
-                    self.counts["without_negatives"] += not row["negatives"]
-                else:
+                query = examples.query_of(example)
+                if query is None:
+                    self._count_missing_query(example)
+                    continue
+                hashes = known_positives.get(_query_hash(example), set())
+                row = self._row(example, passages, hashes)
+                if not row["positives"]:
                     self.counts["without_positives"] += 1
+                    continue
+                [token_ids] = self.query_tokenizer.queries([query])
+                yield {**row, "qid": example.qid, "query": token_ids}
+                self.counts["unscored"] += int(np.isnan(row["scores"]).sum())
+                self.counts["without_negatives"] += not row["negatives"]
 
-    def _row(self, example: TrainingExample) -> dict[str, Any]:
-        """Return the rows and scores of an example's passages with a text; write the new ones."""
-        new: list[Passage] = []
-        positives = self._scored_rows(example, example.positives, new)
-        negatives = self._scored_rows(example, example.negatives, new)
-        for ids in self.passage.passages(new):
-            self.writer.write({"input_ids": ids})
-        known = {row for row, _ in positives}
-        hashes = self.known_positives.get(_query_hash(example), ())
-        known.update(self.rows[each] for each in hashes if each in self.rows)
-        hard_negatives = [(row, score) for row, score in negatives if row not in known]
+    def _row(
+        self, example: TrainingExample, passages: "_DistinctPassages", known_positives: set[int]
+    ) -> dict[str, Any]:
+        """Return the rows and scores of an example's passages with a text.
+
+        `known_positives` are hashes of passages, which are no negatives of the example.
+        """
+        positives = self._scored_rows(example, example.positives, passages)
+        negatives = self._scored_rows(example, example.negatives, passages)
+        passages.write_new()
+        positive_rows = {passage.row for passage in positives}
+        positive_rows |= passages.rows_of_hashes(known_positives)
+        hard_negatives = [passage for passage in negatives if passage.row not in positive_rows]
         self.counts["known_positives"] += len(negatives) - len(hard_negatives)
         return {
-            "positives": [row for row, _ in positives],
-            "negatives": [row for row, _ in hard_negatives],
-            "scores": [score for _, score in positives + hard_negatives],
+            "positives": [passage.row for passage in positives],
+            "negatives": [passage.row for passage in hard_negatives],
+            "scores": [passage.score for passage in positives + hard_negatives],
         }
 
     def _scored_rows(
-        self, example: TrainingExample, candidates: Iterable[Candidate], new: list[Passage]
-    ) -> list[tuple[int, float]]:
-        """Return the rows and scores of passages with a text; add those without a row to `new`."""
-        rows = []
+        self,
+        example: TrainingExample,
+        candidates: Iterable[Candidate],
+        passages: "_DistinctPassages",
+    ) -> list["_ScoredRow"]:
+        """Return the rows and scores of an example's candidates that have a text."""
+        scored_rows = []
         for candidate in candidates:
-            row = self._row_of(candidate, new)
-            if row < 0:
-                lacking = f"passage {candidate.docid} of query {example.qid}"
-                self._miss("missing_passages", lacking, "corpus")
+            row = passages.row_of(candidate)
+            if row == NO_ROW:
+                self._count_missing_passage(candidate, example)
                 continue
-            rows.append((row, np.nan if candidate.score is None else candidate.score))
-        return rows
+            score = np.nan if candidate.score is None else candidate.score
+            scored_rows.append(_ScoredRow(row, score))
+        return scored_rows
 
-    def _row_of(self, candidate: Candidate, new: list[Passage]) -> int:
-        """Return the row of a passage, -1 without a text; one without a row is added to `new`."""
-        if candidate.docid and (row := self.rows.get(hash(candidate.docid))) is not None:
-            return row
-        passage = self._passage(candidate)
-        if passage is None:
-            self.rows[hash(candidate.docid)] = -1
-            return -1
-        hashes = self._hashes(candidate, passage)
-        row = next((self.rows[each] for each in hashes if each in self.rows), None)
-        if row is None:
-            row = self.counts["passages"]
-            self.counts["passages"] += 1
-            new.append(passage)
-        self.rows.update(dict.fromkeys(hashes, row))
-        return row
+    def _count_missing_passage(self, candidate: Candidate, example: TrainingExample) -> None:
+        """Count a passage without a text; raise an InputError unless these are left out."""
+        self.counts["missing_passages"] += 1
+        if self.settings.skip_missing:
+            return
+        message = f"passage {candidate.docid} of query {example.qid} without its text"
+        if self.settings.corpus:
+            message = (
+                f"passage {candidate.docid} of query {example.qid}, of which "
+                f"{self.settings.corpus} has no text"
+            )
+        hint = "give a file that has it as --corpus, or leave such ids out: --skip-missing"
+        raise self._missing_text_error(message, hint)
 
-    def _miss(self, count: str, what: str, option: str) -> None:
-        """Count an id without a text; raise an error unless these are left out."""
-        self.counts[count] += 1
-        if not self.given.skip_missing:
-            names, source = ", ".join(self.given.train_data), getattr(self.given, option)
-            found = what + (f", of which {source} has no text" if source else " without its text")
-            hint = f"give a file that has it as --{option}, or leave such ids out: --skip-missing"
-            raise InputError(names, None, found, "texts of all queries and passages", hint)
+    def _count_missing_query(self, example: TrainingExample) -> None:
+        """Count a query without a text; raise an InputError unless these are left out."""
+        self.counts["missing_queries"] += 1
+        if self.settings.skip_missing:
+            return
+        message = f"query {example.qid} without its text"
+        if self.settings.queries:
+            message = f"query {example.qid}, of which {self.settings.queries} has no text"
+        hint = "give a file that has it as --queries, or leave such ids out: --skip-missing"
+        raise self._missing_text_error(message, hint)
+
+    def _missing_text_error(self, message: str, hint: str) -> InputError:
+        expected = "texts of all queries and passages"
+        return InputError(self._file_names(), None, message, expected, hint)
+
+
+def _judged_positives(grades: Mapping[str, int]) -> tuple[Candidate, ...]:
+    """Return the passages that relevance judgments of a query name as relevant."""
+    return tuple(Candidate(docid) for docid, grade in grades.items() if grade > 0)
 
 
 def _query_hash(example: TrainingExample) -> int:
     """Return what examples of one query share: its text, or its id where a file has the text."""
     return hash(("text", example.query) if example.query else ("id", example.qid))
+
+
+def _has_text(candidate: Candidate) -> bool:
+    """Return whether a candidate is more than the id of a passage of the corpus."""
+    return bool(candidate.text or candidate.title)
+
+
+class _ScratchExamples:
+    """Examples in a temporary file, and in others the texts that they name by id.
+
+    Examples are appended first, then `find_texts` reads queries and corpus once. Memory holds the
+    ids.
+    """
+
+    def __init__(self, folder: Path, fields: Sequence[str]) -> None:
+        self._records = ScratchRecords(folder / "examples")
+        self._queries = PassageTexts(folder / "queries")
+        self._corpus = PassageTexts(folder / "corpus", fields)
+        self._examples_per_query: Counter[int] = Counter()  # by hash
+
+    def close(self) -> None:
+        """Close the temporary files."""
+        self._records.close()
+        self._queries.close()
+        self._corpus.close()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[TrainingExample]:
+        for number in range(len(self._records)):
+            yield training.unpacked(self._records[number])
+
+    def append(self, example: TrainingExample) -> None:
+        """Write an example, and note the ids that stand for texts."""
+        self._examples_per_query[_query_hash(example)] += 1
+        if not example.query:
+            self._queries.refer([example.qid])
+        for candidate in training.all_candidates(example):
+            if candidate.docid and not _has_text(candidate):
+                self._corpus.refer([candidate.docid])
+        self._records.append(training.packed(example))
+
+    def find_texts(self, run: FinetuneRun) -> None:
+        """Read the texts of the noted ids from a run's queries and corpus."""
+        queries_source = run.finetune.queries
+        if queries_source is not None:
+            queries = read_queries(queries_source)
+            query_texts = (Passage(query.qid, query.text) for query in queries)
+            self._queries.find(query_texts, queries_source)
+        corpus_source = run.finetune.corpus
+        if corpus_source is not None:
+            passages = read_passages(corpus_source, run.corpus, run.text.get("fields"))
+            self._corpus.find(passages, corpus_source)
+
+    def of_repeated_queries(self) -> Iterator[TrainingExample]:
+        """Yield the examples of queries that have several."""
+        if max(self._examples_per_query.values(), default=0) < 2:
+            return
+        for example in self:
+            if self._examples_per_query[_query_hash(example)] > 1:
+                yield example
+
+    def query_of(self, example: TrainingExample) -> Query | None:
+        """Return the query of an example; None where no file has its text."""
+        if example.query:
+            return Query(example.qid, example.query)
+        [query] = self._queries.get([example.qid])
+        if query is None:
+            return None
+        return Query(example.qid, query.text)
+
+    def passage_of(self, candidate: Candidate) -> Passage | None:
+        """Return the passage of a candidate; None where the corpus lacks its text."""
+        if candidate.docid and not _has_text(candidate):
+            [passage] = self._corpus.get([candidate.docid])
+            return passage
+        return Passage(candidate.docid, candidate.text, candidate.title, candidate.extra)
+
+
+class _ScoredRow(NamedTuple):
+    """A row of passages.arrow, and the teacher's score of the passage for a query."""
+
+    row: int
+    score: float  # NaN without one
+
+
+class _DistinctPassages:
+    """The rows of passages.arrow: passages with one id, or one text, share a row.
+
+    Texts are compared by the fields `distinct_by`. New passages are numbered by `row_of`, and
+    tokenised together by `write_new`.
+    """
+
+    def __init__(
+        self,
+        examples: _ScratchExamples,
+        distinct_by: Sequence[str],
+        tokenizer: TextTokenizer,
+        writer: ArrowWriter,
+    ) -> None:
+        self._examples = examples
+        self._distinct_by = distinct_by
+        self._tokenizer = tokenizer
+        self._writer = writer
+        self._rows: dict[int, int] = {}  # by hashes of ids and of texts
+        self._new_passages: list[Passage] = []
+        self.count = 0
+
+    def hashes(self, candidate: Candidate) -> list[int]:
+        """Return the hashes by which equal passages are found: of the id, and of the text."""
+        return self._hashes(candidate.docid, self._examples.passage_of(candidate))
+
+    def _hashes(self, docid: str, passage: Passage | None) -> list[int]:
+        hashes = []
+        if docid:
+            hashes.append(hash(docid))
+        if passage is not None:
+            key = text_key(*map(passage.field, self._distinct_by))
+            if key is not None:
+                hashes.append(hash(key))
+        return hashes
+
+    def row_of(self, candidate: Candidate) -> int:
+        """Return the row of a passage, a new one if it has none; NO_ROW without a text."""
+        docid_hash = hash(candidate.docid)
+        if candidate.docid and docid_hash in self._rows:
+            return self._rows[docid_hash]
+        passage = self._examples.passage_of(candidate)
+        if passage is None:
+            self._rows[docid_hash] = NO_ROW
+            return NO_ROW
+        hashes = self._hashes(candidate.docid, passage)
+        known_rows = [self._rows[key] for key in hashes if key in self._rows]
+        if known_rows:
+            row = known_rows[0]
+        else:
+            row = self.count
+            self.count += 1
+            self._new_passages.append(passage)
+        self._rows.update(dict.fromkeys(hashes, row))
+        return row
+
+    def rows_of_hashes(self, hashes: Iterable[int]) -> set[int]:
+        """Return the rows of passages that have any."""
+        return {self._rows[key] for key in hashes if key in self._rows}
+
+    def write_new(self) -> None:
+        """Tokenise the passages that are new since the last call, and write their rows."""
+        for token_ids in self._tokenizer.passages(self._new_passages):
+            self._writer.write({"input_ids": token_ids})
+        self._new_passages.clear()
+
+
+def _positives_of_repeated_queries(
+    examples: _ScratchExamples, passages: _DistinctPassages
+) -> dict[int, set[int]]:
+    """Return the hashes of the positives of queries that have several examples, by query."""
+    positives: dict[int, set[int]] = {}
+    for example in examples.of_repeated_queries():
+        hashes = positives.setdefault(_query_hash(example), set())
+        for candidate in example.positives:
+            hashes.update(passages.hashes(candidate))
+    return positives
 
 
 class SentenceStore(prepared.Store):
@@ -329,33 +498,51 @@ def tokenize_sentences(
     *,
     size: int,
     label_scale: float = 1.0,
-    again: bool = True,
+    replace_outdated: bool = True,
 ) -> SentenceStore:
     """Prepare pairs or triplets, or open what an earlier call prepared from the same inputs."""
-    scale = label_scale if size == 2 else None
-    counts: Counter[str] = Counter()
+    largest_label = label_scale if size == 2 else None
+    return write_sentences(
+        folder,
+        tokenizer,
+        {"size": size, "label_scale": largest_label},
+        {"file": sources},
+        Value("float32"),
+        lambda: _sentence_rows(sources, tokenizer, size, largest_label),
+        replace_outdated=replace_outdated,
+    )
 
-    def rows() -> Iterator[dict[str, Any]]:
-        with track("reading training data", None, "pairs" if size == 2 else "triplets") as progress:
-            for source in sources:
-                for number, example in enumerate(training.read_sentences(source, size), start=1):
-                    progress.advance()
-                    if scale is not None and abs(example.label or 0) > scale:
-                        found = f"the label {example.label:g} of pair {number:,}"
-                        expected = f"labels up to {scale:g}, that of equal sentences"
-                        hint = "give the largest label, for example --set label-scale=5"
-                        raise InputError(source, None, found, expected, hint)
-                    if size == 3 and text_key(example.texts[1]) == text_key(example.texts[2]):
-                        counts["copies"] += 1
-                        continue
-                    for ids in tokenizer.sentences(example.texts):
-                        yield {"input_ids": ids, "label": example.label}
-        if counts["copies"]:
-            left_out = "triplets whose negative is their positive are left out"
-            logger.warning(f"{left_out}: {counts['copies']:,}")
 
-    settings, label = {"size": size, "label_scale": scale}, Value("float32")
-    return write_sentences(folder, tokenizer, settings, {"file": sources}, label, rows, again=again)
+def _sentence_rows(
+    sources: Sequence[str], tokenizer: TextTokenizer, size: int, largest_label: float | None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of pairs or triplets, `size` of each; only pairs have a `largest_label`."""
+    copies = 0
+    with track("reading training data", None, "pairs" if size == 2 else "triplets") as progress:
+        for source in sources:
+            for number, example in enumerate(training.read_sentences(source, size), start=1):
+                progress.advance()
+                if largest_label is not None:
+                    _check_label(example.label or 0, largest_label, source, number)
+                if size == 3 and text_key(example.texts[1]) == text_key(example.texts[2]):
+                    copies += 1
+                    continue
+                for token_ids in tokenizer.sentences(example.texts):
+                    yield {"input_ids": token_ids, "label": example.label}
+    if copies:
+        logger.warning(f"triplets whose negative is their positive are left out: {copies:,}")
+
+
+def _check_label(label: float, largest_label: float, source: str, number: int) -> None:
+    """Raise an InputError for the label of a pair that is beyond that of equal sentences."""
+    if abs(label) > largest_label:
+        raise InputError(
+            source,
+            None,
+            f"the label {label:g} of pair {number:,}",
+            f"labels up to {largest_label:g}, that of equal sentences",
+            "give the largest label, for example --set label-scale=5",
+        )
 
 
 def write_sentences(
@@ -366,15 +553,21 @@ def write_sentences(
     label: Any,
     rows: Callable[[], Iterable[Mapping[str, Any]]],
     *,
-    again: bool,
+    replace_outdated: bool,
 ) -> SentenceStore:
     """Write rows of `input_ids` and a `label` of that type, unless the folder holds the same."""
-    settings = {"format": prepared.FORMAT, **settings, "sentence": prepared.rules_of(tokenizer)}
+    all_settings = {
+        "format": prepared.FORMAT,
+        **settings,
+        "sentence": prepared.rules_of(tokenizer),
+    }
     features = Features({"input_ids": prepared.token_lists(tokenizer), "label": label})
 
-    def write(part: Path, scratch: Path) -> dict[str, Any]:
-        written = prepared.write_rows(part / "sentences.arrow", features, rows())
-        return {"examples": len(written) // settings["size"]}
+    def write(unfinished_folder: Path, _: Path) -> dict[str, Any]:
+        path = unfinished_folder / "sentences.arrow"
+        sentences = prepared.write_rows(path, features, rows())
+        return {"examples": len(sentences) // settings["size"]}
 
-    prepared.prepare_folder(folder, prepared.plan_of(settings, inputs), write, again=again)
+    plan = prepared.plan_of(all_settings, inputs)
+    prepared.prepare_folder(folder, plan, write, replace_outdated=replace_outdated)
     return SentenceStore(folder)

@@ -68,9 +68,11 @@ def kind_of_training(run: FinetuneRun) -> str:
     if run.objective.objective in SENTENCES:
         return str(run.objective.objective)
     representation = run.representation.get("representation")
-    is_cross_encoder = representation == encoding.Representation.CROSS_ENCODER
     if representation is None:
-        is_cross_encoder = is_reranker(find_model(run.finetune.model)[1])
+        _, folder = find_model(run.finetune.model)
+        is_cross_encoder = is_reranker(folder)
+    else:
+        is_cross_encoder = representation == encoding.Representation.CROSS_ENCODER
     return CROSS_ENCODER if is_cross_encoder else BI_ENCODER
 
 
@@ -255,12 +257,12 @@ def objective_of(run: FinetuneRun, model: Retriever) -> RetrievalObjective:
     settings = model.passage.settings
     representation = model.passage.representation
     _check_dimensions(run.objective.dimensions or (), model)
-    parts = None
+    slices = None
     if isinstance(representation, Aggretriever):
-        parts = _aggretriever_parts(representation, settings.agg_order)
+        slices = _aggretriever_slices(representation, settings.agg_order)
     is_self_contrastive = settings.reduction is encoding.Reduction.SELF_CONTRASTIVE
     with_self_contrast = is_self_contrastive and isinstance(representation, MultiVector)
-    return RetrievalObjective(run.objective, parts, with_self_contrast, settings.l2_norm)
+    return RetrievalObjective(run.objective, slices, with_self_contrast, settings.l2_norm)
 
 
 def _check_dimensions(dimensions: Sequence[int], model: Retriever) -> None:
@@ -275,17 +277,18 @@ def _check_dimensions(dimensions: Sequence[int], model: Retriever) -> None:
         raise UsageError(f"--dimensions {largest}: the model's vectors have {width} dimensions")
 
 
-def _aggretriever_parts(
+def _aggretriever_slices(
     representation: Aggretriever, order: encoding.AggOrder
 ) -> tuple[slice, slice] | None:
     """Return where the [CLS] and the agg part of a vector are; None if it has only one."""
     if not representation.cls_dim or not representation.agg_dim:
         return None
+    dimension = representation.dimension
     if order is encoding.AggOrder.CLS_AGG:
-        split = representation.cls_dim
-        return slice(0, split), slice(split, representation.dimension)
-    split = representation.agg_dim
-    return slice(split, representation.dimension), slice(0, split)
+        cls_end = representation.cls_dim
+        return slice(0, cls_end), slice(cls_end, dimension)
+    agg_end = representation.agg_dim
+    return slice(agg_end, dimension), slice(0, agg_end)
 
 
 def reranker_training(run: FinetuneRun) -> Training:

@@ -64,8 +64,10 @@ def _open_corpora(sources: Sequence[str], run: PretrainRun) -> bool:
 
 def training_of(run: PretrainRun, work: Path) -> Training:
     """Load the model to start from, initialising it first if there is none."""
-    again = not run_folder.is_resumable(work)
-    root = main_process_first(partial(start_folder, run, work / run_folder.START, again=again))
+    replace_outdated = not run_folder.is_resumable(work)
+    root = main_process_first(
+        partial(start_folder, run, work / run_folder.START, replace_outdated=replace_outdated)
+    )
     set_seed(run.masking.seed)
     with reading([root]):
         origin = NO_ORIGIN
@@ -139,8 +141,8 @@ def prepare_batches(
 
     There is nothing to measure the model by.
     """
-    again = not run_folder.is_resumable(work)  # --overwrite has emptied it by now
-    store = prepare(run, work / run_folder.DATA, tokenizer, again=again)
+    replace_outdated = not run_folder.is_resumable(work)  # --overwrite has emptied it by now
+    store = prepare(run, work / run_folder.DATA, tokenizer, replace_outdated=replace_outdated)
     settings = run.pretrain
     if settings.tokenize_to is not None:
         model_name = settings.model or settings.tokenizer or str(work / run_folder.START)

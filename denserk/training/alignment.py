@@ -180,7 +180,7 @@ def prepare_alignment(
     sources: Sequence[str],
     folder: Path,
     *,
-    again: bool,
+    replace_outdated: bool,
 ) -> SentenceStore:
     """Tokenise queries, and encode them by the teacher; training data has also --corpus' sentences.
 
@@ -203,7 +203,7 @@ def prepare_alignment(
         {"file": sources, "corpus": corpus},
         List(Value("float32"), teacher.dimension),
         lambda: alignment_rows(read_texts(), tokenizer, teacher),
-        again=again,
+        replace_outdated=replace_outdated,
     )
 
 

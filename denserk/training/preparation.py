@@ -32,7 +32,7 @@ def prepare_queries(
     With a `guide`, the texts are tokenised for it, too.
     """
     query_tokenizer, passage_tokenizer = tokenizers
-    tokenize = partial(prepare, again=not run_folder.is_resumable(work))
+    tokenize = partial(prepare, replace_outdated=not run_folder.is_resumable(work))
     store = tokenize(run, work / run_folder.DATA, query_tokenizer, passage_tokenizer)
     guide_store = None
     if guide is not None:
@@ -58,7 +58,9 @@ def prepare_queries(
         masks=run.objective.mask_false_negatives or guide is not None,
         **run_folder.share_of_batches(run),
     )
-    return batches, partial(measure, sets) if sets else None
+    if not sets:
+        return batches, None
+    return batches, partial(measure, sets)
 
 
 def held_out_run(run: FinetuneRun, dev_data: str) -> FinetuneRun:
@@ -71,7 +73,7 @@ def prepare_sentences(
     run: FinetuneRun, encoder: Encoder, tokenize: Callable[..., SentenceStore], work: Path
 ) -> Prepared:
     """Tokenise the sentences of a run in its folder; return batches and how to measure."""
-    tokenize = partial(tokenize, again=not run_folder.is_resumable(work))
+    tokenize = partial(tokenize, replace_outdated=not run_folder.is_resumable(work))
     store = tokenize(run.finetune.train_data, work / run_folder.DATA)
     share = run_folder.share_of_batches(run)
     batches = SentenceBatches(store, run.sampling, run.optimizer.batch_size, **share)

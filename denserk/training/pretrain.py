@@ -42,11 +42,11 @@ MOST_CHARACTERS = 1000  # size of the alphabet; rarer characters become [UNK]
 POSITIONS = 512  # maximum sequence length of a new model, or --max-length
 
 
-def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
+def start_folder(run: PretrainRun, folder: Path, *, replace_outdated: bool = True) -> Path:
     """Return the folder of the model that a run starts from: --model, or a new one in `folder`.
 
     A new one is used again if its settings are equal; otherwise it is replaced, or, without
-    `again`, a MismatchError is raised.
+    `replace_outdated`, a MismatchError is raised.
     """
     settings = run.pretrain
     if settings.model is not None:
@@ -58,9 +58,13 @@ def start_folder(run: PretrainRun, folder: Path, *, again: bool = True) -> Path:
             "--corpus -: --architecture needs several passes, and standard input can be read once"
         )
         raise UsageError(message, "give a file")
-    start = NewModel(run)
-    plan = plan_of(start.settings, start.inputs, Kind.START)
-    prepare_folder(folder, plan, lambda part, _: start.write(part, folder), again=again)
+    model = NewModel(run)
+    plan = plan_of(model.settings, model.inputs, Kind.START)
+
+    def write(unfinished_folder: Path, _: Path) -> dict[str, Any]:
+        return model.write(unfinished_folder, folder)
+
+    prepare_folder(folder, plan, write, replace_outdated=replace_outdated)
     return folder
 
 
@@ -86,18 +90,18 @@ class NewModel:
             self.settings["raw_text"] = units["raw_text"]
             self.inputs = {"corpus": run.pretrain.corpus}
 
-    def write(self, part: Path, folder: Path) -> dict[str, Any]:
-        """Write model and tokenizer to `part`, which becomes `folder`; return what is recorded."""
+    def write(self, unfinished_folder: Path, folder: Path) -> dict[str, Any]:
+        """Write model and tokenizer to a folder that becomes `folder`; return what is recorded."""
         tokenizer = self._load_or_train_tokenizer()
-        entries = len(tokenizer)
-        model = new_model(self._architecture, entries, self._run.masking.seed, self._positions)
-        with write_errors(part):
-            tokenizer.save_pretrained(part)
-            model.save_pretrained(part)
+        token_count = len(tokenizer)
+        model = new_model(self._architecture, token_count, self._run.masking.seed, self._positions)
+        with write_errors(unfinished_folder):
+            tokenizer.save_pretrained(unfinished_folder)
+            model.save_pretrained(unfinished_folder)
         logger.info(
-            f"randomly initialised: {self._architecture}, a vocabulary of {entries:,}: {folder}"
+            f"randomly initialised: {self._architecture}, a vocabulary of {token_count:,}: {folder}"
         )
-        return {"vocabulary": entries}
+        return {"vocabulary": token_count}
 
     def _load_or_train_tokenizer(self) -> Any:
         """Load the given tokenizer, or train one."""
@@ -106,7 +110,8 @@ class NewModel:
             sources = ", ".join(settings.corpus)
             texts = partial(_texts, self._run)
             return train_vocabulary(texts, settings.vocabulary_size, sources, self._positions)
-        tokenizer = load_tokenizer(find_model(settings.tokenizer, "--tokenizer")[1])
+        _, tokenizer_folder = find_model(settings.tokenizer, "--tokenizer")
+        tokenizer = load_tokenizer(tokenizer_folder)
         if tokenizer.mask_token_id is None or tokenizer.cls_token_id is None:
             message = f"--tokenizer {settings.tokenizer} has no [MASK] or no [CLS] token"
             raise UsageError(message, "give one of BERT's kind, or leave it out to train one")

@@ -104,6 +104,9 @@ FREE = {
 NOT_COMPARED = ("preset", "versions", "processes", "data", "log")
 NEAR_CHANCE = 0.01  # a loss this close to that of chance, as a share of it, stays at chance
 FALLEN = 0.95  # a loss below this share of its first value has fallen
+# heights in inches of the panels of training curves
+LOSS_PANEL = 2.4
+LOWER_PANEL = 1.1
 # What to do about a part of a vector that learns nothing.
 DEAD = {
     "agg": "start from weights with a trained masked-language-model head (denserk pretrain "
@@ -124,12 +127,14 @@ class TrainingResult:
 
 def log_result(result: TrainingResult, output: str, best_by: str | None = None) -> None:
     """Log the steps of a run, its last loss, and the best value of the measure `best_by`."""
-    steps = f"{result.steps:,} steps"
+    facts = [f"{result.steps:,} steps"]
     if result.first_step == result.steps:
-        steps = "finished before"
-    loss = "" if result.loss is None else f", loss {result.loss:.4f}"
-    best = "" if result.best is None else f", best {best_by} {result.best:.4f}"
-    logger.info(f"{output}: {steps}{loss}{best}")
+        facts = ["finished before"]
+    if result.loss is not None:
+        facts.append(f"loss {result.loss:.4f}")
+    if result.best is not None:
+        facts.append(f"best {best_by} {result.best:.4f}")
+    logger.info(f"{output}: {', '.join(facts)}")
 
 
 def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> TrainingResult:
@@ -185,8 +190,8 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         reports.send("on_train_end")
         if is_main:
             _write_model(output, run, training, trainer, record)
-            curves = partial(draw_curves, trainer.history)
-            save_if_installed(curves, "training curves", output / CURVES)
+            draw = partial(draw_curves, trainer.history)
+            save_if_installed(draw, "training curves", output / CURVES)
             warn_of_dead_parts(trainer.history)
         speed = trainer.speed()
         if speed:
@@ -541,7 +546,7 @@ def draw_curves(history: Sequence[Mapping[str, Any]]) -> Any:
     Losses are smoothed over a tenth of the log, above the raw values in light colour.
     """
     panels = _panels(history)
-    heights = [2.4] + [1.1] * (len(panels) - 1)
+    heights = [LOSS_PANEL] + [LOWER_PANEL] * (len(panels) - 1)
     grid = new_axes(5.5, 0.5 + sum(heights), len(panels), sharey=False, height_ratios=heights)
     loss_axes, rate_axes, *_ = grid
     for axes, names in zip(grid, panels, strict=True):
@@ -549,12 +554,11 @@ def draw_curves(history: Sequence[Mapping[str, Any]]) -> Any:
             points = [(entry["step"], entry[name]) for entry in history if name in entry]
             steps, values = np.array(points).T
             style = look(number)
-            label = name.removeprefix("loss_")
             if axes is loss_axes:
                 axes.plot(steps, values, color=style["color"], lw=0.8, alpha=0.3)
                 values = _smoothed(values)
-                label = "total" if name == "loss" else label
             markers_every = ceil(len(steps) / 10)
+            label = "total" if name == "loss" else name.removeprefix("loss_")
             axes.plot(steps, values, label=label, lw=1.4, ms=4, markevery=markers_every, **style)
         axes.set_ylabel(names[0].removeprefix(EVAL).replace("_", " "))
     rate_axes.ticklabel_format(axis="y", scilimits=(0, 0))

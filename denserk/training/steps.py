@@ -193,11 +193,11 @@ def encode_chunks(
     return queries[query_rows], passages.of(passage_rows)
 
 
-def join(parts: Sequence[PassageVectors]) -> PassageVectors:
+def join(chunks: Sequence[PassageVectors]) -> PassageVectors:
     """Concatenate the embeddings of chunks; missing vectors of a passage are masked."""
-    vector_count = max(part.values.shape[1] for part in parts)
-    values = torch.cat([widen(part.values, vector_count) for part in parts])
-    masks = [widen(part.mask, vector_count) for part in parts if part.mask is not None]
+    vector_count = max(chunk.values.shape[1] for chunk in chunks)
+    values = torch.cat([widen(chunk.values, vector_count) for chunk in chunks])
+    masks = [widen(chunk.mask, vector_count) for chunk in chunks if chunk.mask is not None]
     if not masks:
         return PassageVectors(values, None)
     return PassageVectors(values, torch.cat(masks))
@@ -491,11 +491,21 @@ def pretraining_step(
     _, processes = world()
     passes = len(chunks) * processes * max(1, len(update.batches))
     forward = ChunkForward(objective, update, run.objective.lm_scale, label_counts, passes)
-    if run.pretrain.objective is not PretrainingObjective.COCONDENSER:
-        return add_up((forward(chunk).terms for chunk in chunks), update, {})
+    if run.pretrain.objective is PretrainingObjective.COCONDENSER:
+        order = torch.cat(rows_of_chunks).argsort()
+        return contrast_spans(forward, chunks, order, update)
+    return add_up((forward(chunk).terms for chunk in chunks), update, {})
+
+
+def contrast_spans(
+    forward: "ChunkForward", chunks: Sequence[PretrainingBatch], order: Tensor, update: Update
+) -> Terms:
+    """Backpropagate token losses and the contrast of all spans of a batch; return the terms.
+
+    `order` (B,) is the position of each text among those of the chunks.
+    """
     # each chunk's activations are computed again in the backward pass
     outputs = [checkpoint(forward, chunk, use_reentrant=False) for chunk in chunks]
-    order = torch.cat(rows_of_chunks).argsort()
     cls = torch.cat([output.cls for output in outputs])[order]
     spans = retrieval.span_contrast_loss(gather(cls))
     sums = {}
@@ -544,12 +554,13 @@ class ChunkForward:
 def count_labels(objective: MaskedLanguageModel, batch: PretrainingBatch, update: Update) -> Terms:
     """Count the labelled tokens of the update's batches and all processes, by term."""
     if update.label_counts is None:
+        sums: Terms = {}
+        for batch_of_update in update.all_batches(batch):
+            for name, count in objective.counts(batch_of_update).items():
+                sums[name] = sums.get(name, 0) + count
         device = batch.texts.labels.device
-        counts = [objective.counts(part) for part in update.all_batches(batch)]
-        sums = {}
-        for name in counts[0]:
-            sums[name] = torch.stack([of_batch[name] for of_batch in counts]).sum().to(device)
-        update.label_counts = summed(sums)
+        counts = {name: count.to(device) for name, count in sums.items()}
+        update.label_counts = summed(counts)
     return update.label_counts
 
 
@@ -557,24 +568,24 @@ def cut(
     batch: PretrainingBatch, update: Update, limits: Limits = UNLIMITED, *, split: bool = True
 ) -> Iterator[tuple[Tensor, PretrainingBatch]]:
     """Yield a batch in groups, each with the rows of its texts; see `groups_of`."""
-    all_texts = [batch.texts, *batch.passes.values(), *batch.decoders.values()]
-    all_tokens = [texts.tokens for texts in all_texts]
-    for rows, parts in groups_of(all_tokens, update, limits, split=split):
-        group_texts = []
-        for texts, tokens in zip(all_texts, parts, strict=True):
+    inputs = [batch.texts, *batch.passes.values(), *batch.decoders.values()]
+    tokens_of_inputs = [texts.tokens for texts in inputs]
+    for rows, group_tokens in groups_of(tokens_of_inputs, update, limits, split=split):
+        group_inputs = []
+        for texts, tokens in zip(inputs, group_tokens, strict=True):
             labels = texts.labels[rows, : tokens.input_ids.shape[1]]
-            group_texts.append(batches.MaskedTexts(tokens, labels))
-        first_texts, *texts_of_passes_and_decoders = group_texts
+            group_inputs.append(batches.MaskedTexts(tokens, labels))
+        encoder_texts, *inputs_of_passes_and_decoders = group_inputs
         pass_count = len(batch.passes)
-        texts_of_passes = texts_of_passes_and_decoders[:pass_count]
-        texts_of_decoders = texts_of_passes_and_decoders[pass_count:]
-        passes = dict(zip(batch.passes, texts_of_passes, strict=True))
-        decoders = dict(zip(batch.decoders, texts_of_decoders, strict=True))
+        inputs_of_passes = inputs_of_passes_and_decoders[:pass_count]
+        inputs_of_decoders = inputs_of_passes_and_decoders[pass_count:]
+        passes = dict(zip(batch.passes, inputs_of_passes, strict=True))
+        decoders = dict(zip(batch.decoders, inputs_of_decoders, strict=True))
         visible = None
         if batch.visible is not None:
-            width = parts[0].input_ids.shape[1]
+            width = encoder_texts.tokens.input_ids.shape[1]
             visible = batch.visible[rows, :width, :width]
-        yield rows, PretrainingBatch(first_texts, passes, decoders, visible)
+        yield rows, PretrainingBatch(encoder_texts, passes, decoders, visible)
 
 
 def group(
@@ -586,32 +597,32 @@ def group(
 
 
 def groups_of(
-    parts: Sequence[TokenBatch], update: Update, limits: Limits = UNLIMITED, *, split: bool = True
+    inputs: Sequence[TokenBatch], update: Update, limits: Limits = UNLIMITED, *, split: bool = True
 ) -> Iterator[tuple[Tensor, list[TokenBatch]]]:
-    """Yield groups of texts of similar length: their rows, and those rows of every part.
+    """Yield groups of texts of similar length: their rows, and those rows of every input.
 
-    Row i of every part belongs to text i, whose length is that of the first part. The longest texts
-    come first; each part of a group is as wide as its longest text. Without `split`, groups end at
-    the limits alone. All are counted in `update`.
+    Row i of every input belongs to text i, whose length is that of the first input. The longest
+    texts come first; each input of a group is as wide as its longest text. Without `split`, groups
+    end at the limits alone. All are counted in `update`.
     """
     # the one synchronisation with the device
-    lengths = torch.stack([part.attention_mask.sum(1) for part in parts]).tolist()
-    device = parts[0].input_ids.device
+    lengths = torch.stack([tokens.attention_mask.sum(1) for tokens in inputs]).tolist()
+    device = inputs[0].input_ids.device
     enough_tokens = sys.maxsize
     if split:
         enough_tokens = ENOUGH.get(device.type, 1 << 16)
     most_tokens = limits.tokens or sys.maxsize
     for members in by_length(lengths[0], most_tokens, limits.texts, enough_tokens):
         rows = batches.to_device(torch.tensor(members), device)
-        group_parts = []
-        for part, part_lengths in zip(parts, lengths, strict=True):
-            group_lengths = [part_lengths[row] for row in members]
+        group_inputs = []
+        for tokens, lengths_of_input in zip(inputs, lengths, strict=True):
+            group_lengths = [lengths_of_input[row] for row in members]
             width = max(group_lengths)
             update.tokens += sum(group_lengths)
             update.positions += len(group_lengths) * width
             has_padding = min(group_lengths) < width
-            group_parts.append(part.of(rows, width, has_padding=has_padding))
-        yield rows, group_parts
+            group_inputs.append(tokens.of(rows, width, has_padding=has_padding))
+        yield rows, group_inputs
 
 
 def add_up(terms_of_chunks: Iterable[Terms], update: Update, start: Terms) -> Terms:

@@ -48,7 +48,6 @@ GPU_WORKERS = 2  # processes that prepare batches for a GPU
 STATE = "trainer.pt"
 LOG = "trainer_state.json"
 EVAL = "eval_"  # begins the names of measures in the log
-STATEFUL = ("optimizer", "scheduler", "scaler")  # parts of a trainer with a state
 LOWER_IS_BETTER = (DevMetric.LOSS, DevMetric.AVERAGE_RANK)
 Measure = Callable[[], Mapping[str, float]]
 # This process's batches, and what measures the model (in evaluation mode) on held-out data.
@@ -159,20 +158,16 @@ class Trainer:
         self._optimizer = _new_optimizer(self.model, optimizer)
         warmup = warmup_steps_of(optimizer, self.total_steps, must_fit=warmup_must_fit)
         self._scheduler = get_scheduler("linear", self._optimizer, warmup, self.total_steps)
-        dtype = optimizer.dtype
-        cpu_has_no_bfloat16 = device.type == "cpu" and not processor.has_bfloat16()
-        # computes in float32 where bfloat16 was asked for
-        self._widened = dtype is Dtype.BFLOAT16 and cpu_has_no_bfloat16
-        is_mixed = dtype is not Dtype.FLOAT32 and not self._widened
-        autocast_dtype = devices.DTYPES[dtype] if is_mixed else None
-        self._autocast: Callable[[], AbstractContextManager[Any]]
-        self._autocast = partial(torch.autocast, device.type, autocast_dtype, is_mixed)
-        is_cpu_bfloat16 = is_mixed and dtype is Dtype.BFLOAT16 and device.type == "cpu"
-        # with gradient checkpointing, passes are run again outside of the region
-        if is_cpu_bfloat16 and not optimizer.gradient_checkpointing:
-            self._autocast = cpu_bfloat16_autocast
-        self._scaler = torch.amp.GradScaler(device.type, enabled=dtype is Dtype.FLOAT16)
+        is_float16 = optimizer.dtype is Dtype.FLOAT16
+        self._scaler = torch.amp.GradScaler(device.type, enabled=is_float16)
+        self._autocast = _autocast_of(optimizer, device)
         self._first_norm = self._norm()
+        # whose states are in a checkpoint
+        self._stateful: dict[str, Any] = {
+            "optimizer": self._optimizer,
+            "scheduler": self._scheduler,
+            "scaler": self._scaler,
+        }
 
     def logged(self, name: str) -> list[float]:
         """Return the values of a quantity in the log."""
@@ -222,7 +217,7 @@ class Trainer:
                 self._train(progress)
 
     def _train(self, progress: Progress) -> None:
-        if self._widened:
+        if _lacks_bfloat16(self.settings.dtype, self.device):
             logger.warning("training computes in float32: this CPU has no bfloat16 instructions")
         is_cuda = self.device.type == "cuda"
         if is_cuda:
@@ -375,8 +370,8 @@ class Trainer:
         self.check_weights()
         rank, _ = devices.world()
         if rank == 0:
-            with whole_folder(folder, is_part=True) as part:
-                self.training.save(part)
+            with whole_folder(folder, is_part=True) as unfinished_folder:
+                self.training.save(unfinished_folder)
 
     def _log(self, values: dict[str, float]) -> None:
         epoch = self.step_number / self.updates_per_epoch
@@ -415,20 +410,20 @@ class Trainer:
         rank, _ = devices.world()
         if rank != 0:
             return
-        state = {name: getattr(self, f"_{name}").state_dict() for name in STATEFUL}
+        state = {name: stateful.state_dict() for name, stateful in self._stateful.items()}
         state["random"] = random_states_by_rank
         state["sums"] = self._sums
         state["summed"] = self._summed
         state["steps_without_norm"] = self._steps_without_norm
         log = {"step": self.step_number, "stopped": self._stopped, "log_history": self.history}
         folder = self.checkpoints_folder / f"checkpoint-{self.step_number}"
-        with whole_folder(folder, is_part=True) as part:
-            self.training.save(part)
+        with whole_folder(folder, is_part=True) as unfinished_folder:
+            self.training.save(unfinished_folder)
             try:
-                torch.save(state, part / STATE)
+                torch.save(state, unfinished_folder / STATE)
             except RuntimeError as error:  # torch's writer raises no OSError on a full disk
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
-            (part / LOG).write_text(json.dumps(log))
+            (unfinished_folder / LOG).write_text(json.dumps(log))
         if self.settings.keep_checkpoints:
             for path in self._checkpoints()[: -self.settings.keep_checkpoints]:
                 remove_folder(path)
@@ -441,8 +436,8 @@ class Trainer:
         self.history = log["log_history"]
         self.training.load(path)
         state = torch.load(path / STATE, map_location="cpu", weights_only=True)
-        for name in STATEFUL:
-            getattr(self, f"_{name}").load_state_dict(state[name])
+        for name, stateful in self._stateful.items():
+            stateful.load_state_dict(state[name])
         self._sums = {name: value.to(self.device) for name, value in state["sums"].items()}
         self._summed = state["summed"]
         steps_without_norm = state.get("steps_without_norm", 0)  # earlier versions did not count
@@ -488,6 +483,25 @@ class _Throughput:
     @property
     def tokens_per_second(self) -> float:
         return self.tokens / self.seconds
+
+
+def _lacks_bfloat16(dtype: Dtype, device: torch.device) -> bool:
+    """Return whether a run in bfloat16 computes in float32, as a CPU has no other instructions."""
+    return dtype is Dtype.BFLOAT16 and device.type == "cpu" and not processor.has_bfloat16()
+
+
+def _autocast_of(
+    settings: OptimizerSettings, device: torch.device
+) -> Callable[[], AbstractContextManager[Any]]:
+    """Return what opens the region of forward passes, in the dtype of a run."""
+    dtype = settings.dtype
+    if dtype is Dtype.FLOAT32 or _lacks_bfloat16(dtype, device):
+        return partial(torch.autocast, device.type, None, enabled=False)
+    is_cpu_bfloat16 = dtype is Dtype.BFLOAT16 and device.type == "cpu"
+    # with gradient checkpointing, passes are run again outside of the region
+    if is_cpu_bfloat16 and not settings.gradient_checkpointing:
+        return cpu_bfloat16_autocast
+    return partial(torch.autocast, device.type, devices.DTYPES[dtype])
 
 
 def _enable_checkpointing(model: nn.Module) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -31,29 +32,37 @@ TEXTS = st.lists(st.integers(0, len(NAMES) - 1), max_size=40).map(
 @given(TEXTS)
 def test_words_are_runs_of_a_beginning_and_what_continues_it(text):
     [words] = words_of(text[None], ENTRIES)
-    places = [
-        np.flatnonzero(words == number).tolist() for number in range(words.max(initial=-1) + 1)
-    ]
-    assert places == words_from(text)
-    [alone] = words_of(text[None], SubwordTokens.of(TOKENIZER, Masking.TOKEN))
-    assert alone[alone != NO_WORD].tolist() == list(range((alone != NO_WORD).sum()))
+    word_count = words.max(initial=NO_WORD) + 1
+    places_of_words = [np.flatnonzero(words == word).tolist() for word in range(word_count)]
+    assert places_of_words == words_from(text)
 
 
-def test_eight_in_ten_one_in_ten_one_in_ten():
-    ids = np.full(100_000, 20)
+@given(TEXTS)
+def test_under_token_masking_each_token_is_a_word(text):
+    [words] = words_of(text[None], SubwordTokens.of(TOKENIZER, Masking.TOKEN))
+    words_of_tokens = words[words != NO_WORD]
+    assert words_of_tokens.tolist() == list(range(len(words_of_tokens)))
+
+
+def test_eight_in_ten_are_masks_one_in_ten_is_random_and_one_in_ten_stays():
+    token = 20
+    ids = np.full(100_000, token)
     mask = np.arange(len(ids)) % 2 == 0
-    seen = corrupt(ids, mask, ENTRIES, *np.random.default_rng(0).random((2, len(ids))))
-    assert (seen[~mask] == 20).all()
-    size = ENTRIES.size
-    found = (seen[mask] == ENTRIES.mask_id).mean(), (seen[mask] == 20).mean()
-    for share, expected in zip(found, (0.8 + 0.1 / size, 0.1 + 0.1 / size), strict=True):
-        assert abs(share - expected) < 5 * math.sqrt(expected * (1 - expected) / mask.sum())
-    rest = np.setdiff1d(seen[mask], [ENTRIES.mask_id, 20])
-    assert len(rest) == size - 2
+    fate, random_token = np.random.default_rng(0).random((2, len(ids)))
+    corrupted = corrupt(ids, mask, ENTRIES, fate, random_token)
+    assert (corrupted[~mask] == token).all()
+    size = ENTRIES.size  # a random token may be the token itself, or [MASK]
+    shares = {ENTRIES.mask_id: 0.8 + 0.1 / size, token: 0.1 + 0.1 / size}
+    for replacement, expected_share in shares.items():
+        share = (corrupted[mask] == replacement).mean()
+        deviation = math.sqrt(expected_share * (1 - expected_share) / mask.sum())
+        assert abs(share - expected_share) < 5 * deviation
+    random_tokens = np.setdiff1d(corrupted[mask], [ENTRIES.mask_id, token])
+    assert len(random_tokens) == size - 2
 
 
 def names_of_words(ids):
-    """The words of a text, the marks of their tokens kept."""
+    """The words of a text, with the marks of their tokens."""
     return ["".join(NAMES[ids[place]] for place in word) for word in words_from(ids)]
 
 
@@ -75,20 +84,23 @@ INVERSE = KeywordWeight.INVERSE_FREQUENCY
 )
 def test_counts_are_those_of_a_plain_count(texts):
     counter = WordCounter(ENTRIES)
-    numbers = [counter.add(text) for text in texts]
-    rows = list(counter.rows())
-    words = list(map(names_of_words, texts))
-    occurrences = Counter(word for text in words for word in text)
-    holding = Counter(word for text in words for word in set(text))
-    expected = {word: (occurrences[word], holding[word]) for word in occurrences}
-    assert rows[0] == {"word": "", "count": 0, "texts": 0}
-    assert {row["word"]: (row["count"], row["texts"]) for row in rows[1:]} == expected
-    for text, own, found in zip(texts, words, numbers, strict=True):
-        by_place = [""] * len(text)
-        for word, places in zip(own, words_from(text), strict=True):
+    numbers_by_token = [counter.add(text) for text in texts]
+    no_word, *rows = counter.rows()
+    assert no_word == {"word": "", "count": 0, "texts": 0}
+    counts: Counter[str] = Counter()
+    text_counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(names_of_words(text))
+        text_counts.update(set(names_of_words(text)))
+    assert {row["word"]: row["count"] for row in rows} == counts
+    assert {row["word"]: row["texts"] for row in rows} == text_counts
+    for text, numbers in zip(texts, numbers_by_token, strict=True):
+        words_by_token = [""] * len(text)
+        for places in words_from(text):
             for place in places:
-                by_place[place] = word
-        assert [rows[number]["word"] for number in found] == by_place
+                words_by_token[place] = "".join(NAMES[text[place]] for place in places)
+        names = ["", *(row["word"] for row in rows)]
+        assert [names[number] for number in numbers] == words_by_token
 
 
 @pytest.fixture
@@ -97,27 +109,41 @@ def store(tmp_path):
 
 
 def weights_of(store, settings, row, start=0, end=None):
-    text, numbers = store.texts[row], store.word_numbers[row]
-    crop = Crops([text], np.array([start]), np.array([len(text) if end is None else end]))
-    weigh = KeywordWeights(store.words, len(store), settings)
+    """The weights of the words of a text, or of its tokens start .. end - 1."""
+    text = store.texts[row]
+    if end is None:
+        end = len(text)
+    crop = Crops([text], np.array([start]), np.array([end]))
     words = words_of(np.array(crop.of([text])), ENTRIES)
-    in_corpus = np.array(crop.of([numbers]))
-    return weigh(in_corpus, words, crop.cut_words(ENTRIES))[0].tolist()
+    numbers_in_corpus = np.array(crop.of([store.word_numbers[row]]))
+    keyword_weights = KeywordWeights(store.words, len(store), settings)
+    [weights] = keyword_weights(numbers_in_corpus, words, crop.cut_words(ENTRIES))
+    return weights.tolist()
 
 
-def test_weights(store, tmp_path):
-    counts = Counter(word for text in WORDS for word in text)
-    holding = Counter(word for text in WORDS for word in set(text))
+def test_a_tfidf_weight_is_the_count_in_the_text_by_the_rarity_among_texts(store):
+    texts_with_word = Counter(chain.from_iterable(map(set, WORDS)))
+    for row, words in enumerate(WORDS):
+        tfidf = [words.count(w) * math.log(len(CORPUS) / texts_with_word[w]) for w in words]
+        assert weights_of(store, MaskingSettings(), row) == pytest.approx(tfidf)
+
+
+def test_an_inverse_frequency_is_that_of_the_corpus(store):
+    counts = Counter(chain.from_iterable(WORDS))
+    settings = MaskingSettings(keyword_weight=INVERSE)
+    for row, words in enumerate(WORDS):
+        expected = [1 / counts[word] for word in words]
+        assert weights_of(store, settings, row) == pytest.approx(expected)
+
+
+def test_an_inverse_frequency_is_that_of_a_table(store, tmp_path):
     table = tmp_path / "frequencies.json"
     table.write_text(json.dumps({"the": 1000, "fran##ce": 10}))
-    given = {"the": 0.001, "fran##ce": 0.1}
-    inverse = MaskingSettings(keyword_weight=INVERSE)
-    of_table = MaskingSettings(keyword_weight=INVERSE, frequency_dict=str(table))
+    weight_by_word = {"the": 0.001, "fran##ce": 0.1}
+    settings = MaskingSettings(keyword_weight=INVERSE, frequency_dict=str(table))
     for row, words in enumerate(WORDS):
-        tfidf = [words.count(w) * math.log(len(CORPUS) / holding[w]) for w in words]
-        assert weights_of(store, MaskingSettings(), row) == pytest.approx(tfidf)
-        assert weights_of(store, inverse, row) == pytest.approx([1 / counts[w] for w in words])
-        assert weights_of(store, of_table, row) == [given.get(w, MISSING) for w in words]
+        expected = [weight_by_word.get(word, MISSING) for word in words]
+        assert weights_of(store, settings, row) == expected
 
 
 @pytest.mark.parametrize(
@@ -131,15 +157,16 @@ def test_weights(store, tmp_path):
     ],
 )
 def test_fragments_weigh_what_their_word_weighs_or_one(store, start, end, whole, cut):
-    for weigh, expected in ((True, whole), (False, cut)):
-        settings = MaskingSettings(keyword_weight=INVERSE, weigh_fragments=weigh)
-        assert weights_of(store, settings, 1, start, end) == pytest.approx(expected)
+    settings = MaskingSettings(keyword_weight=INVERSE, weigh_fragments=True)
+    assert weights_of(store, settings, 1, start, end) == pytest.approx(whole)
+    settings = MaskingSettings(keyword_weight=INVERSE, weigh_fragments=False)
+    assert weights_of(store, settings, 1, start, end) == pytest.approx(cut)
 
 
 @pytest.mark.parametrize("text", ["[1]", '{"the": 0}', '{"the": true}', "{"])
-def test_what_is_no_table(store, tmp_path, text):
+def test_a_file_that_is_no_table_of_counts_is_rejected(store, tmp_path, text):
     table = tmp_path / "frequencies.json"
     table.write_text(text)
     settings = MaskingSettings(keyword_weight=INVERSE, frequency_dict=str(table))
-    with pytest.raises(InputError, match=r"frequencies.json: found"):
+    with pytest.raises(InputError, match=r"frequencies\.json"):
         KeywordWeights(store.words, len(store), settings)

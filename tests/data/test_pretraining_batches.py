@@ -1,6 +1,7 @@
 import json
 import math
 import pickle
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -35,14 +36,24 @@ EVERY = pytest.mark.parametrize("objective", LAYOUTS)
 
 def text(number, length):
     """The ids of a text of its own for every number; words of two tokens are among them."""
-    return [i for place in range(length) for i in ids_of(WORDS[(number * 7 + place) % len(WORDS)])]
+    words = [WORDS[(number * 7 + place) % len(WORDS)] for place in range(length)]
+    return ids_of(" ".join(words))
 
 
-def records(objective, count=23):
+def records(objective):
+    """23 records of prepared text, whose lengths differ."""
     if objective is COCONDENSER:
-        return [{"spans": [text(i + j, 3 + i % 9) for j in range(2 + i % 3)]} for i in range(count)]
-    extra = {"queries": [text(3, 2)], "next": [text(5, 4)]} if objective is MASTER else {}
-    return [{"text": text(i, 1 + 2 * i % 30)} | extra for i in range(count)]
+        return [document(number) for number in range(23)]
+    expansion = {}
+    if objective is MASTER:
+        expansion = {"queries": [text(3, 2)], "next": [text(5, 4)]}
+    return [{"text": text(number, 1 + 2 * number % 30), **expansion} for number in range(23)]
+
+
+def document(number):
+    """A document of two to four spans."""
+    spans = [text(number + offset, 3 + number % 9) for offset in range(2 + number % 3)]
+    return {"spans": spans}
 
 
 @pytest.fixture(scope="module")
@@ -53,70 +64,90 @@ def stores(tmp_path_factory):
     }
 
 
-def made(stores, objective, batch_size=6, **options):
+def batches_on(stores, objective, batch_size=6, **options):
     if objective is MASTER:
         options.setdefault("masking", RELEASED)
     return batches_of(stores[objective], objective, batch_size=batch_size, **options)
 
 
 def rows_of(batch):
-    """What becomes of each text in every part, padding aside."""
-    parts = {"texts": batch.texts}
-    parts |= {f"pass {name}": texts for name, texts in batch.passes.items()}
-    parts |= {f"decoder {name}": texts for name, texts in batch.decoders.items()}
-    found = []
-    for row in range(len(batch.texts.labels)):
-        own = []
-        for name, texts in parts.items():
-            width = int(texts.tokens.attention_mask[row].sum())
-            own += [name, tuple(texts.tokens.input_ids[row, :width].tolist())]
-            own.append(tuple(texts.labels[row, :width].tolist()))
+    """What becomes of each text in every input of a batch, padding aside."""
+    inputs = {"texts": batch.texts}
+    inputs |= {f"pass {name}": texts for name, texts in batch.passes.items()}
+    inputs |= {f"decoder {name}": texts for name, texts in batch.decoders.items()}
+    rows = []
+    for number in range(len(batch.texts.labels)):
+        row = []
+        for name, texts in inputs.items():
+            width = int(texts.tokens.attention_mask[number].sum())
+            row.append(name)
+            row.append(tuple(texts.tokens.input_ids[number, :width].tolist()))
+            row.append(tuple(texts.labels[number, :width].tolist()))
             if batch.visible is not None:
-                own.append(tuple(batch.visible[row, :width, :width].flatten().tolist()))
-        found.append(tuple(own))
-    return found
+                row.append(tuple(batch.visible[number, :width, :width].flatten().tolist()))
+        rows.append(tuple(row))
+    return rows
 
 
 @EVERY
 def test_a_batch_is_a_function_of_its_step(stores, objective):
-    one, other = made(stores, objective, epochs=3), made(stores, objective, epochs=3)
-    first = [rows_of(one[step]) for step in range(len(one))]
-    backwards = [rows_of(other[step]) for step in reversed(range(len(other)))][::-1]
-    assert len(first) == 9
-    assert first == backwards
-    assert not any(first[step] == first[step + 3] for step in range(6))
-    loader = DataLoader(one, batch_size=None, num_workers=2, multiprocessing_context="fork")
-    assert [rows_of(batch) for batch in loader] == first
-    assert rows_of(pickle.loads(pickle.dumps(one))[1]) == first[1]
-    seeded = MaskingSettings(**{**vars(RELEASED), "seed": 43})
-    assert rows_of(made(stores, objective, masking=seeded)[0]) != first[0]
+    batches = batches_on(stores, objective, epochs=3)
+    rows_by_step = [rows_of(batches[step]) for step in range(9)]
+    assert len(batches) == 9
+    batches_backwards = batches_on(stores, objective, epochs=3)
+    for step in reversed(range(9)):
+        assert rows_of(batches_backwards[step]) == rows_by_step[step]
+    loader = DataLoader(batches, batch_size=None, num_workers=2, multiprocessing_context="fork")
+    assert [rows_of(batch) for batch in loader] == rows_by_step
+    batches_of_worker = pickle.loads(pickle.dumps(batches))
+    assert rows_of(batches_of_worker[1]) == rows_by_step[1]
+
+
+@EVERY
+def test_another_epoch_or_seed_gives_other_batches(stores, objective):
+    batches = batches_on(stores, objective, epochs=3)
+    for step in range(6):
+        assert rows_of(batches[step]) != rows_of(batches[step + 3])
+    other_seed = MaskingSettings(**{**vars(RELEASED), "seed": 43})
+    batches_of_other_seed = batches_on(stores, objective, masking=other_seed)
+    assert rows_of(batches_of_other_seed[0]) != rows_of(batches[0])
 
 
 @EVERY
 def test_processes_share_a_batch(stores, objective):
-    whole = made(stores, objective)
-    parts = [made(stores, objective, rank=rank, world=3) for rank in range(3)]
+    whole = batches_on(stores, objective)
+    batches_of_ranks = [batches_on(stores, objective, rank=rank, world=3) for rank in range(3)]
     for step in range(len(whole)):
-        together = sorted(row for part in parts for row in rows_of(part[step]))
-        assert together == sorted(rows_of(whole[step]))
+        rows = []
+        for batches in batches_of_ranks:
+            rows += rows_of(batches[step])
+        assert sorted(rows) == sorted(rows_of(whole[step]))
 
 
 def test_two_different_spans_of_a_document_stand_side_by_side(stores):
-    batches = made(stores, COCONDENSER, epochs=150)
+    batches = batches_on(stores, COCONDENSER, epochs=150)
     documents = [record["spans"] for record in records(COCONDENSER)]
-    drawn: dict[int, list[tuple[int, int]]] = {}
+    pairs_by_document: dict[int, list[tuple[int, int]]] = {}
     for step in range(len(batches)):
         spans = [ids for ids, _ in readings(batches[step].texts)]
         for first, second in zip(spans[::2], spans[1::2], strict=True):
-            (number,) = [i for i, d in enumerate(documents) if first in d and second in d]
+            holds_both = [first in document and second in document for document in documents]
+            assert sum(holds_both) == 1
+            number = holds_both.index(True)
             pair = documents[number].index(first), documents[number].index(second)
-            drawn.setdefault(number, []).append(pair)
-    for number, pairs in drawn.items():
-        kinds = len(documents[number]) * (len(documents[number]) - 1)
-        assert len({pair for pair in pairs if pair[0] != pair[1]}) == len(set(pairs)) == kinds
-        for pair in set(pairs):
-            deviation = math.sqrt(len(pairs) / kinds * (1 - 1 / kinds))
-            assert abs(pairs.count(pair) - len(pairs) / kinds) < 5 * deviation + 1
+            pairs_by_document.setdefault(number, []).append(pair)
+    for number, pairs in pairs_by_document.items():
+        possible_pairs = set(permutations(range(len(documents[number])), 2))
+        assert set(pairs) == possible_pairs
+        share = 1 / len(possible_pairs)
+        for pair in possible_pairs:
+            assert is_near(pairs.count(pair), share, len(pairs))
+
+
+def is_near(count, share, draws):
+    """Whether an event of a known share came about as often as chance allows."""
+    deviation = math.sqrt(draws * share * (1 - share))
+    return abs(count - draws * share) <= 5 * deviation + 1
 
 
 @given(epoch=st.integers(0, 10**9), rate=st.sampled_from([0.15, 0.3, 0.5]))
@@ -124,8 +155,9 @@ def test_uniform_masks_of_batches(stores, epoch, rate):
     masking = MaskingSettings(mlm_probability=rate)
     for objective, extra in ((CONDENSER, 0), (RETROMAE, 2), (DUPMAE, 2)):
         batches = batches_of(stores[RETROMAE], objective, batch_size=23, masking=masking)
-        found = readings(batches.assemble(np.arange(23), epoch).texts)
-        assert all(keeps_uniform_law(reading, rate, extra) for reading in found)
+        batch = batches.assemble(np.arange(23), epoch)
+        for reading in readings(batch.texts):
+            assert keeps_uniform_law(reading, rate, extra)
 
 
 def test_whole_word_masks_of_the_example(tmp_path, specs):
@@ -136,25 +168,27 @@ def test_whole_word_masks_of_the_example(tmp_path, specs):
         store = store_of(tmp_path / str(number), [record] * 2000, CONDENSER)
         masking = MaskingSettings(mlm_probability=case["mask_rate"])
         batch = batches_of(store, CONDENSER, masking=masking, batch_size=2000)[0]
-        drawn = [tuple(map(int, asked)) for _, asked in readings(batch.texts)]
-        expected = {tuple(part["mask"]): part["probability"] for part in case["distribution"]}
-        assert set(drawn) == set(expected)
-        for mask, share in expected.items():
-            deviation = math.sqrt(2000 * share * (1 - share))
-            assert abs(drawn.count(mask) - 2000 * share) <= 5 * deviation + 1
+        masks = [tuple(map(int, is_masked)) for _, is_masked in readings(batch.texts)]
+        shares = {tuple(entry["mask"]): entry["probability"] for entry in case["distribution"]}
+        assert set(masks) == set(shares)
+        for mask, share in shares.items():
+            assert is_near(masks.count(mask), share, 2000)
 
 
 def test_retromae_reads_its_text_whole(stores):
-    batch = made(stores, RETROMAE)[0]
-    whole, texts = batch.decoders["retromae"], readings(batch.texts)
-    assert [ids for ids, _ in readings(whole)] == [ids for ids, _ in texts]
-    assert all(all(asked) for _, asked in readings(whole))
-    width = whole.labels.shape[1]
+    batch = batches_on(stores, RETROMAE)[0]
+    decoder_texts = batch.decoders["retromae"]
+    encoder_ids = [ids for ids, _ in readings(batch.texts)]
+    assert [ids for ids, _ in readings(decoder_texts)] == encoder_ids
+    for _, is_label in readings(decoder_texts):
+        assert all(is_label)
+    width = decoder_texts.labels.shape[1]
     assert batch.visible.shape == (6, width, width)
     assert batch.visible[:, :, 0].all()
-    real = whole.tokens.attention_mask
-    assert not (batch.visible & ~real[:, None])[:, :, 1:].any()
-    assert not (batch.visible & ~real[:, :, None])[:, :, 1:].any()
+    is_padding = ~decoder_texts.tokens.attention_mask
+    visible_texts = batch.visible[:, :, 1:]
+    assert not (visible_texts & is_padding[:, None, 1:]).any()
+    assert not (visible_texts & is_padding[:, :, None]).any()
 
 
 @pytest.mark.parametrize("rate", [0.15, 0.5, 0.9])
@@ -172,19 +206,23 @@ def test_views_keep_the_law(tokens, rate):
     assert visible[:, 0].all()
     assert visible[: length + 1, length + 1].all()  # [SEP], by all but itself
     assert not visible.diagonal()[1:].any()
-    for i, row in enumerate(visible[1:-1, 1:-1]):
+    for place, row in enumerate(visible[1:-1, 1:-1]):
         # the row's own place is hidden either way, so its word may be whole with it or without
-        hidden = (~row).tolist()
-        samples = ([*hidden[:i], own, *hidden[i + 1 :]] for own in (True, False))
-        assert any(keeps_uniform_law((ids, sample), rate, extra=2) for sample in samples)
+        hidden_with_place = (~row).tolist()
+        hidden_without_place = list(hidden_with_place)
+        hidden_with_place[place] = True
+        hidden_without_place[place] = False
+        assert keeps_uniform_law((ids, hidden_with_place), rate, extra=2) or keeps_uniform_law(
+            (ids, hidden_without_place), rate, extra=2
+        )
 
 
 def test_single_tokens_are_masked_as_words_of_their_own(tmp_path):
     store = store_of(tmp_path, [{"text": ids_of("guitar ##ist ##s")}] * 300, MLM)
     masking = MaskingSettings(mlm_probability=0.3, masking=Masking.TOKEN, all_mask=True)
     texts = batches_of(store, MLM, batch_size=300, masking=masking)[0].texts
-    places = {tuple(asked) for _, asked in readings(texts)}
-    assert places == {(True, False, False), (False, True, False), (False, False, True)}
+    masks = {tuple(is_masked) for _, is_masked in readings(texts)}
+    assert masks == {(True, False, False), (False, True, False), (False, False, True)}
     assert (texts.tokens.input_ids[texts.labels != IGNORED] == ENTRIES.mask_id).all()
 
 

@@ -31,7 +31,7 @@ from tests.support.toy import VOCABULARY
 from tests.support.training_examples import jsonl, write_expansions
 
 TOKENIZER = tiny_tokenizer("bert", VOCABULARY)
-OTHER = tiny_tokenizer("bert", VOCABULARY[:-3])
+SMALLER_TOKENIZER = tiny_tokenizer("bert", VOCABULARY[:-3])
 DOCUMENTS = [
     ("r-0", "River", "The old river runs. The boat falls! The fish sings."),
     ("r-1", "River", "the cat sleeps in the house."),
@@ -54,12 +54,12 @@ def rows(store):
     return [store.texts[row].tolist() for row in range(len(store.texts))]
 
 
-def prepared(corpus, folder, objective, tokenizer=TOKENIZER, **options):
-    names = ("max_length", "spans", "raw_text", "short_blocks")
-    units = {name: options.pop(name) for name in names if name in options}
-    settings = TextUnitSettings(**{"max_length": 12, "short_blocks": 0.0, **units})
-    sources = [corpus] if isinstance(corpus, str) else corpus
-    run = run_of(sources, objective, units=settings, **options)
+def prepared(
+    corpus, folder, objective, *, tokenizer=TOKENIZER, expansions=None, max_length=12, **units
+):
+    """The prepared text of a corpus; `units` are settings of how it is cut."""
+    settings = TextUnitSettings(max_length=max_length, **{"short_blocks": 0.0, **units})
+    run = run_of([corpus], objective, units=settings, expansions=expansions)
     return prepare(run, folder, tokenizer)
 
 
@@ -115,18 +115,19 @@ def test_documents_without_text_are_left_out_and_counted(corpus, tmp_path, objec
     caplog.clear()
     assert rows(prepared(corpus, tmp_path / "p", objective)) == rows(store)
     assert warnings_of(caplog) == warnings  # of a folder that is used again, too
-    other = prepared(corpus, tmp_path / "q", objective)
-    assert contents(other.folder) == contents(store.folder)
+    prepared(corpus, tmp_path / "q", objective)
+    assert contents(tmp_path / "q") == contents(tmp_path / "p")
 
 
 def test_documents_of_one_span_are_left_out(corpus, tmp_path, caplog):
     store = prepared(corpus, tmp_path / "p", COCONDENSER, max_length=9)
     assert len(store) == 2
-    assert all(end - first >= 2 for first, end in pairwise(store.document_ends))
+    for start, end in pairwise(store.document_ends):
+        assert end - start >= 2
     assert "documents of fewer than two spans are left out: 1" in warnings_of(caplog)
-    with pytest.raises(InputError, match="3 of fewer than two spans of 98 tokens") as error:
+    with pytest.raises(InputError, match="3 of fewer than two spans of 98 tokens") as caught:
         prepared(corpus, tmp_path / "q", COCONDENSER, max_length=100)
-    assert "smaller --max-length" in str(error.value.hint)
+    assert "smaller --max-length" in str(caught.value.hint)
     assert not (tmp_path / "q").exists()
 
 
@@ -150,26 +151,36 @@ def test_a_document_becomes_passages_each_with_its_title(tmp_path, spans):
     write_expansions(expansions, [Expansion("d#1", ("fish",), ()), Expansion("e", ("sun",), ())])
     options = {"max_length": 14, "spans": spans, "expansions": str(expansions)}
     store = prepared(source, tmp_path / "p", MASTER, **options)
-    head = [*tokens("River"), TOKENIZER.sep_token_id]
-    *of_river, last = rows(store)
-    assert last == tokens("the moon")
-    assert all(row[: len(head)] == head and len(row) <= 12 for row in of_river)
-    bodies = [row[len(head) :] for row in of_river]
+    title = [*tokens("River"), TOKENIZER.sep_token_id]
+    *river_passages, moon_passage = rows(store)
+    assert moon_passage == tokens("the moon")
+    bodies = []
+    for passage in river_passages:
+        assert len(passage) <= 12
+        assert passage[: len(title)] == title
+        bodies.append(passage[len(title) :])
     assert list(chain(*bodies)) == tokens(record["text"])
     if spans is Spans.SENTENCES:
-        assert bodies == packed([tokens(sentence) for sentence in sentences], 12 - len(head))
-    assert store.neighbours.tolist() == [*[1] * (len(of_river) - 1), -1, 0]
-    assert np.flatnonzero(store.expanded).tolist() == [1, len(of_river)]
+        assert bodies == packed(map(tokens, sentences), 12 - len(title))
+    followed = [1] * (len(river_passages) - 1)
+    assert store.neighbours.tolist() == [*followed, -1, 0]
+    assert np.flatnonzero(store.expanded).tolist() == [1, len(river_passages)]
 
 
 def test_documents_cut_already_stay_as_they_are(tmp_path):
-    spans = ["the old moon rises. a star.", "the cat sleeps", " "]
-    source = jsonl(tmp_path / "c.jsonl", [{"spans": spans}, {"spans": ["the sun"]}])
-    store = prepared(source, tmp_path / "a", COCONDENSER, max_length=6)
-    assert rows(store) == [tokens(span) for span in spans[:2]]
-    assert store.contents["short"] == 1
+    documents = [
+        {"spans": ["the old moon rises. a star.", "the cat sleeps", " "]},
+        {"spans": ["the sun"]},
+    ]
+    source = jsonl(tmp_path / "c.jsonl", documents)
+    moon = tokens("the old moon rises. a star.")
+    cat = tokens("the cat sleeps")
+    sun = tokens("the sun")
+    spans = prepared(source, tmp_path / "a", COCONDENSER, max_length=6)
+    assert rows(spans) == [moon, cat]
+    assert spans.contents["short"] == 1
     passages = prepared(source, tmp_path / "b", MASTER)
-    assert rows(passages) == [*rows(store), tokens("the sun")]
+    assert rows(passages) == [moon, cat, sun]
     assert passages.neighbours.tolist() == [1, -1, 0]
 
 
@@ -186,19 +197,16 @@ def test_byte_level_tokens_begin_words_at_a_sentences_start(tmp_path):
     store = prepare(run_of([source], CONDENSER), tmp_path / "p", tokenizer)
     assert tokenizer.decode(store.texts[0]) == "Go on. It is so! No."
     [words] = words_of(store.texts[0][None], SubwordTokens.of(tokenizer))
-    assert np.bincount(words).tolist() == [
-        len(part) for part in ("Go", " on.", " It", " is", " so!", " No.")
-    ]
+    expected_words = ("Go", " on.", " It", " is", " so!", " No.")
+    assert np.bincount(words).tolist() == list(map(len, expected_words))
 
 
 def test_ids_of_another_tokenizer(tmp_path):
     source = jsonl(tmp_path / "ids.jsonl", [{"text": [len(TOKENIZER) - 1]}])
     assert rows(prepared(source, tmp_path / "p", MLM)) == [[len(TOKENIZER) - 1]]
-    with pytest.raises(
-        InputError, match=r"line 1: found token id \d+; expected ids below"
-    ) as error:
-        prepared(source, tmp_path / "q", MLM, OTHER)
-    assert "tokenizer" in str(error.value.hint)
+    with pytest.raises(InputError, match=r"line 1: found token id \d+") as caught:
+        prepared(source, tmp_path / "q", MLM, tokenizer=SMALLER_TOKENIZER)
+    assert "tokenizer" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -216,14 +224,13 @@ def test_ids_in_another_format(tmp_path, objective, records, expected):
 
 def test_passages_find_their_expansions(corpus, tmp_path, caplog):
     expansions = tmp_path / "x.jsonl"
-    own = Expansion("r-1", ("cat house", "cat"), ("the dog eats", "no"))
-    write_expansions(expansions, [own])
-    options = {"max_length": 40, "expansions": str(expansions)}
-    store = prepared(corpus, tmp_path / "p", MASTER, **options)
+    expansion = Expansion("r-1", ("cat house", "cat"), ("the dog eats", "no"))
+    write_expansions(expansions, [expansion])
+    store = prepared(corpus, tmp_path / "p", MASTER, max_length=40, expansions=str(expansions))
     assert warnings_of(caplog)[-1] == "passages without an expansion: 2"
     separator = TOKENIZER.sep_token_id
-    texts = [(t, x) for _, t, x in DOCUMENTS if x]
-    assert rows(store) == [[*tokens(t), separator, *tokens(x)] for t, x in texts]
+    passages = [[*tokens(title), separator, *tokens(text)] for _, title, text in DOCUMENTS if text]
+    assert rows(store) == passages
     assert store.expanded.tolist() == [False, True, False]
     assert store.queries[1].tolist() == [*tokens("cat house"), separator, *tokens("cat"), separator]
     assert store.next[1].tolist() == tokens("the dog eats")
@@ -265,7 +272,8 @@ def test_neighbours(tmp_path):
 def test_large_vocabularies_take_four_bytes(tmp_path):
     words = [f"w{number}" for number in range(65_532)]
     (tmp_path / "c.txt").write_text(words[-1])
-    store = prepared(str(tmp_path / "c.txt"), tmp_path / "p", MLM, tiny_tokenizer("bert", words))
+    tokenizer = tiny_tokenizer("bert", words)
+    store = prepared(str(tmp_path / "c.txt"), tmp_path / "p", MLM, tokenizer=tokenizer)
     assert rows(store) == [[65_536]]
 
 
@@ -292,14 +300,13 @@ def test_tokens_that_are_written_are_read_back(tmp_path, objective):
     write_tokens(store, folder, "a model", SEP)
     assert lines(folder) == RECORDS[objective]
     if objective is MASTER:
-        words = ["the", "fran##ce", "runs", "a", "cat", "capital", "song"]
-        assert json.loads((folder / FREQUENCIES).read_text()) == dict.fromkeys(words, 1) | {
-            "the": 2
-        }
-    options = {"max_length": 40, "tokenizer": MASTER_TOKENIZER}
-    again = prepared(str(folder), tmp_path / "b", objective, **options)
-    one, other = (
-        {name: found for name, found in contents(each.folder).items() if name != "manifest.json"}
-        for each in (store, again)
-    )
-    assert one == other
+        frequencies = json.loads((folder / FREQUENCIES).read_text())
+        words = ["fran##ce", "runs", "a", "cat", "capital", "song"]
+        assert frequencies == {"the": 2, **dict.fromkeys(words, 1)}
+    prepared(str(folder), tmp_path / "b", objective, max_length=40, tokenizer=MASTER_TOKENIZER)
+    assert data_files(tmp_path / "b") == data_files(store.folder)
+
+
+def data_files(folder):
+    """The content of the files of prepared text, without the manifest, which names the source."""
+    return {name: data for name, data in contents(folder).items() if name != "manifest.json"}

@@ -26,18 +26,21 @@ EPOCHS = st.integers(0, 50)
     st.integers(1, 12),
     EPOCHS,
 )
-def test_negatives(sampling, count, epoch):
-    wanted = sampling.group_size - 1
-    drawn = choose_negatives(sampling, count, 7, epoch).tolist()
-    assert len(drawn) == wanted
-    if count < wanted and sampling.fill_negatives is FillNegatives.MASK:
-        assert drawn == [*range(count), *[-1] * (wanted - count)]
+def test_negatives_are_distinct_or_fill_up_a_group(sampling, count, epoch):
+    size = sampling.group_size - 1
+    places = choose_negatives(sampling, count, 7, epoch).tolist()
+    assert len(places) == size
+    if count >= size:
+        assert set(places) <= set(range(count))
+        assert len(set(places)) == size
+        if sampling.negative is NegativeChoice.TOP:
+            assert places == list(range(size))
+    elif sampling.fill_negatives is FillNegatives.REPEAT:
+        assert set(places) <= set(range(count))
     else:
-        assert set(drawn) <= set(range(count))
-        assert count < wanted or len(set(drawn)) == wanted
-        if sampling.negative is NegativeChoice.TOP and count >= wanted:
-            assert drawn == list(range(wanted))
-    assert choose_negatives(sampling, count, 7, epoch).tolist() == drawn
+        missing = [-1] * (size - count)
+        assert places == [*range(count), *missing]
+    assert choose_negatives(sampling, count, 7, epoch).tolist() == places
 
 
 @given(st.integers(1, 9), st.integers(0, 100), SEEDS)
@@ -48,11 +51,12 @@ def test_rotation_visits_every_positive_in_turn(count, item, seed):
 
 
 @given(st.integers(1, 8), st.integers(1, 40), st.integers(0, 100), st.integers(0, 2**20))
-def test_a_window_repeats_nothing_until_all_are_used(wanted, extra, item, seed):
-    sampling, count = SamplingSettings(wanted + 1, seed=seed), wanted + extra
-    laps = count // wanted
-    seen = [choose_negatives(sampling, count, item, epoch) for epoch in range(laps)]
-    assert len(np.unique(seen)) == laps * wanted
+def test_a_window_repeats_nothing_until_all_are_used(size, extra, item, seed):
+    sampling = SamplingSettings(size + 1, seed=seed)
+    count = size + extra
+    epochs = count // size
+    windows = [choose_negatives(sampling, count, item, epoch) for epoch in range(epochs)]
+    assert len(np.unique(windows)) == epochs * size
 
 
 @pytest.mark.parametrize("choice", [NegativeChoice.SHUFFLE, NegativeChoice.WINDOW])
@@ -60,24 +64,26 @@ def test_every_choice_is_as_likely(choice):
     sampling = SamplingSettings(4, negative=choice, positive=PositiveChoice.RANDOM)
     negatives = [choose_negatives(sampling, 10, item, 0)[0] for item in range(2000)]
     positives = [choose_positive(sampling, 10, item, 0) for item in range(2000)]
-    for drawn in (negatives, positives):
-        assert np.abs(np.bincount(drawn) - 200).max() < 4 * np.sqrt(200)
+    for places in (negatives, positives):
+        assert np.abs(np.bincount(places) - 200).max() < 4 * np.sqrt(200)
 
 
 @given(st.integers(0, 60), st.integers(0, 60), SEEDS)
-def test_a_smaller_choice_lies_in_a_larger(small, more, seed):
-    items = list(range(0, 300, 3))
-    chosen, larger = (choose_records(iter(items), count, seed) for count in (small, small + more))
-    assert chosen == sorted(set(chosen))
-    assert len(chosen) == min(small, len(items))
-    assert set(chosen) <= set(larger) <= set(items)
+def test_a_smaller_choice_lies_in_a_larger(count, extra, seed):
+    records = list(range(0, 300, 3))
+    choice = choose_records(iter(records), count, seed)
+    larger_choice = choose_records(iter(records), count + extra, seed)
+    assert choice == sorted(set(choice))
+    assert len(choice) == min(count, len(records))
+    assert set(choice) <= set(larger_choice) <= set(records)
 
 
 @given(st.integers(2, 12), st.data())
 def test_random_passages_are_never_positives(population, data):
-    rows = st.integers(0, population - 1)
-    own = data.draw(st.lists(rows, max_size=population - 1))
-    drawn = choose_random_passages(
-        SamplingSettings(6), population, np.array(own, dtype=np.int64), 3, 1
+    any_row = st.integers(0, population - 1)
+    positives = data.draw(st.lists(any_row, max_size=population - 1))
+    rows = choose_random_passages(
+        SamplingSettings(6), population, np.array(positives, dtype=np.int64), 3, 1
     )
-    assert set(drawn.tolist()) <= set(range(population)) - set(own)
+    assert len(rows) == 5
+    assert set(rows.tolist()) <= set(range(population)) - set(positives)

@@ -40,9 +40,9 @@ def test_an_empty_title_leaves_no_trace(join):
 
 
 def test_truncation_keeps_the_first_tokens():
-    long = Passage("d", "the cat sleeps in the house", "moon star sun")
-    assert tokens("bert", long, passage_max_length=6) == ["[CLS] moon star sun the [SEP]"]
-    assert tokens("bert", long, passage_max_length=9, join="pair") == [
+    passage = Passage("d", "the cat sleeps in the house", "moon star sun")
+    assert tokens("bert", passage, passage_max_length=6) == ["[CLS] moon star sun the [SEP]"]
+    assert tokens("bert", passage, passage_max_length=9, join="pair") == [
         "[CLS] moon star sun [SEP] the cat sleeps [SEP]"
     ]
 
@@ -59,19 +59,20 @@ def test_ids_are_those_of_transformers():
     tokenizer = tiny_tokenizer("bert", VOCABULARY)
     texts = ["The cat, the dog!", "", "unknown Ω words", "a" * 300]
     expected = tokenizer(texts, truncation=True, max_length=20)["input_ids"]
-    own = TextTokenizer(tokenizer, TextSettings(passage_max_length=20))
-    assert own.passages([Passage("d", text) for text in texts]) == expected
+    text_tokenizer = TextTokenizer(tokenizer, TextSettings(passage_max_length=20))
+    assert text_tokenizer.passages([Passage("d", text) for text in texts]) == expected
 
 
 def test_limits_hold_whoever_tokenised_before():
     tokenizer = tiny_tokenizer("bert", VOCABULARY)
-    one, other = (
-        TextTokenizer(tokenizer, TextSettings(passage_max_length=length)) for length in (4, 9)
-    )
-    long = [Passage("d", "the cat sleeps in the house " * 3)]
+    short = TextTokenizer(tokenizer, TextSettings(passage_max_length=4))
+    long = TextTokenizer(tokenizer, TextSettings(passage_max_length=9))
+    text = "the cat sleeps in the house " * 3
+    passage = Passage("d", text)
     for _ in range(2):
-        assert [len(each.passages(long)[0]) for each in (one, other)] == [4, 9]
-        assert len(one.subword_tokens([long[0].text])[0]) == 18
+        assert [len(ids) for ids in short.passages([passage])] == [4]
+        assert [len(ids) for ids in long.passages([passage])] == [9]
+        assert [len(ids) for ids in short.subword_tokens([text])] == [18]
         tokenizer(["cat"], truncation=True, max_length=3)
 
 

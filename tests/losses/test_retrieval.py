@@ -21,11 +21,13 @@ def test_span_contrast(specs):
 
 
 def test_half_precision_is_widened():
-    scores, rows = torch.randn(2, 4).bfloat16(), torch.randn(4, 8).bfloat16()
-    half = contrastive_loss(scores, torch.tensor([0, 2]))
-    assert half.dtype is torch.float32
-    assert half.item() == contrastive_loss(scores.float(), torch.tensor([0, 2])).item()
-    assert span_contrast_loss(rows).item() == span_contrast_loss(rows.float()).item()
+    scores = torch.randn(2, 4).bfloat16()
+    positives = torch.tensor([0, 2])
+    loss = contrastive_loss(scores, positives)
+    assert loss.dtype is torch.float32
+    assert loss.item() == contrastive_loss(scores.float(), positives).item()
+    cls = torch.randn(4, 8).bfloat16()
+    assert span_contrast_loss(cls).item() == span_contrast_loss(cls.float()).item()
 
 
 def test_the_gradient_goes_to_the_best_vector_first_among_equals():
@@ -35,12 +37,13 @@ def test_the_gradient_goes_to_the_best_vector_first_among_equals():
     assert passages.grad.flatten().tolist() == [0.0, 1.0, 0.0]
 
 
+# rows 3 and 5 are the passages of rows 1 and 0, as another process has them; row 6 is padding
 KEYS = [7, 3, 9, 3, 5, 7, -1]
-"""Rows 3 and 5 are the passages of rows 1 and 0, as another process has them; row 6 is padding."""
 GROUPS = [[0, 1, 2], [3, 4, -1], [5, -1, -1], [1, -1, 4]]
-OWN = [[7, 3, 9], [3, 5], [7], [3, 5]]
-"""The groups as keys: queries 0 and 2, and 1 and 3, share their positives."""
-ROW = {7: 0, 3: 1, 9: 2, 5: 4}
+# the groups as keys: queries 0 and 2, and 1 and 3, share their positives
+KEYS_OF_QUERIES = [[7, 3, 9], [3, 5], [7], [3, 5]]
+POSITIVES = [7, 3, 7, 3]  # keys
+ROW = {7: 0, 3: 1, 9: 2, 5: 4}  # by key
 TEACHER = [[2.0, 1.0, -1.0], [0.5, 0.7], [3.0], [0.1, -0.3]]
 TEMPERATURE = 0.7
 PARTS = slice(0, 2), slice(2, 6)
@@ -58,12 +61,17 @@ def vectors():
     return queries, passages, mask
 
 
-def sizes(key):
+def vector_count(key):
     return 2 if key == 3 else 3
 
 
+def scores_of_vectors(query, passages, key):
+    """The inner products of a query with each vector of a passage."""
+    return [torch.dot(query, passages[ROW[key], n]) for n in range(vector_count(key))]
+
+
 def best(query, passages, key):
-    return max(torch.dot(query, passages[ROW[key], place]) for place in range(sizes(key)))
+    return max(scores_of_vectors(query, passages, key))
 
 
 def softmax_loss(positive, others, temperature=TEMPERATURE):
@@ -81,60 +89,68 @@ def nothing(block, i, other):
     return False
 
 
+def negatives_of(i, masked):
+    """The keys of the passages that are negatives of query i."""
+    return [key for key in ROW if key != POSITIVES[i] and not masked("qp", i, key)]
+
+
 def in_batch(queries, passages, masked=nothing):
-    return mean(
-        softmax_loss(
-            best(query, passages, own[0]),
-            [best(query, passages, k) for k in ROW if k != own[0] and not masked("qp", i, k)],
-        )
-        for i, (query, own) in enumerate(zip(queries, OWN, strict=True))
-    )
+    losses = []
+    for i, query in enumerate(queries):
+        positive_score = best(query, passages, POSITIVES[i])
+        negative_scores = [best(query, passages, key) for key in negatives_of(i, masked)]
+        losses.append(softmax_loss(positive_score, negative_scores))
+    return mean(losses)
 
 
 def full(queries, passages, masked=nothing):
     losses = []
-    for i, own in enumerate(OWN):
-        mine, lead = own[0], passages[ROW[own[0]], 0]
-        rest, leads = {0, 1, 2, 3} - {i}, {each[0] for each in OWN} - {mine}
-        scores = [
-            *(best(queries[i], passages, k) for k in ROW if k != mine and not masked("qp", i, k)),
-            *(best(queries[j], passages, mine) for j in rest if not masked("pq", i, j)),
-            *(torch.dot(queries[i], queries[j]) for j in rest if not masked("qq", i, j)),
-            *(best(lead, passages, k) for k in leads if not masked("pp", i, k)),
-        ]
-        losses.append(softmax_loss(best(queries[i], passages, mine), scores))
+    for i, query in enumerate(queries):
+        positive = POSITIVES[i]
+        positive_vector = passages[ROW[positive], 0]
+        other_queries = {0, 1, 2, 3} - {i}
+        other_positives = set(POSITIVES) - {positive}
+        scores = [best(query, passages, key) for key in negatives_of(i, masked)]
+        for j in other_queries:
+            if not masked("pq", i, j):
+                scores.append(best(queries[j], passages, positive))
+            if not masked("qq", i, j):
+                scores.append(torch.dot(query, queries[j]))
+        for key in other_positives:
+            if not masked("pp", i, key):
+                scores.append(best(positive_vector, passages, key))
+        losses.append(softmax_loss(best(query, passages, positive), scores))
     return mean(losses)
 
 
 def self_contrastive(queries, passages, masked=nothing):
     """Equations 5 to 7; equation 6 at temperature 1."""
     losses = []
-    for i, (query, own) in enumerate(zip(queries, OWN, strict=True)):
-        mine = [torch.dot(query, passages[ROW[own[0]], n]) for n in range(sizes(own[0]))]
-        keys = [key for key in ROW if key != own[0] and not masked("qp", i, key)]
-        others = [best(query, passages, key) for key in keys]
-        main = softmax_loss(mine[0], others)
-        losses.append(main + 0.3 * softmax_loss(mine[0], mine[1:], temperature=1.0))
+    for i, query in enumerate(queries):
+        first_score, *other_scores = scores_of_vectors(query, passages, POSITIVES[i])
+        negative_scores = [best(query, passages, key) for key in negatives_of(i, masked)]
+        contrastive = softmax_loss(first_score, negative_scores)
+        contrast_of_vectors = softmax_loss(first_score, other_scores, temperature=1.0)
+        losses.append(contrastive + 0.3 * contrast_of_vectors)
     return mean(losses)
 
 
 def aggretriever(queries, passages, masked=nothing):
     losses = []
-    for i, (query, own) in enumerate(zip(queries, OWN, strict=True)):
+    for i, query in enumerate(queries):
         for part, weight in ((slice(0, 6), 1.0), (PARTS[0], 0.5), (PARTS[1], 0.5)):
             scores = {key: query[part] @ passages[ROW[key], 0, part] for key in ROW}
-            positive = scores.pop(own[0])
-            others = [score for key, score in scores.items() if not masked("qp", i, key)]
-            losses.append(weight * softmax_loss(positive, others))
+            negative_scores = [scores[key] for key in negatives_of(i, masked)]
+            losses.append(weight * softmax_loss(scores[POSITIVES[i]], negative_scores))
     return torch.stack(losses).sum() / 4
 
 
-def students(queries, passages):
-    for query, own in zip(queries, OWN, strict=True):
-        yield torch.stack([best(query, passages, key) for key in own]) / TEMPERATURE
+def student_scores(queries, passages):
+    for query, keys in zip(queries, KEYS_OF_QUERIES, strict=True):
+        yield torch.stack([best(query, passages, key) for key in keys]) / TEMPERATURE
 
 
-def taught():
+def teacher_scores():
     return [torch.tensor(scores, dtype=torch.float64) for scores in TEACHER]
 
 
@@ -154,14 +170,17 @@ def distilled(kind, losses):
     """The mean over queries, or over the margins of all queries."""
 
     def literal(queries, passages):
-        scores = zip(taught(), students(queries, passages), strict=True)
-        return mean(loss for t, s in scores for loss in losses(t, s))
+        all_losses = []
+        for t, s in zip(teacher_scores(), student_scores(queries, passages), strict=True):
+            all_losses += losses(t, s)
+        return mean(all_losses)
 
     return literal, settings_of(distillation=kind, contrastive_weight=0.0), {}
 
 
 settings_of = partial(ObjectiveSettings, temperature=TEMPERATURE)
-COSTS = {
+# by name: the loss literally, and the settings and options of an objective
+LOSSES = {
     "in-batch": (in_batch, settings_of(), {}),
     "full": (full, settings_of(contrastive=ContrastiveKind.FULL), {}),
     "mlr": (self_contrastive, settings_of(layer_weight=0.3), {"self_contrastive": True}),
@@ -171,53 +190,59 @@ COSTS = {
 }
 
 
-def found(settings, options, queries, values, mask, *masking):
-    width = max(map(len, TEACHER))
+def loss_of(settings, options, queries, values, mask, known=None, guide_vectors=None):
+    """The loss of an objective; false negatives are masked where positives are known."""
     groups = torch.tensor(GROUPS)
-    teacher = torch.full((4, width), -torch.inf, dtype=torch.float64)
-    teacher[groups >= 0] = torch.cat(taught())
-    objective, keys = RetrievalObjective(settings, **options), torch.tensor(KEYS)
-    masked = objective.false_negatives(masking[0], groups, keys, masking[1]) if masking else None
-    vectors = queries, PassageVectors(values, mask)
-    terms = objective(*vectors, groups, keys, teacher, masked)
+    keys = torch.tensor(KEYS)
+    teacher = torch.full(groups.shape, -torch.inf, dtype=torch.float64)
+    teacher[groups >= 0] = torch.cat(teacher_scores())
+    objective = RetrievalObjective(settings, **options)
+    masked = None
+    if known is not None:
+        masked = objective.false_negatives(known, groups, keys, guide_vectors)
+    terms = objective(queries, PassageVectors(values, mask), groups, keys, teacher, masked)
     return torch.stack(list(terms.values())).sum()
 
 
-@pytest.mark.parametrize("name", COSTS)
+def assert_same_loss(loss, expected, queries, passages):
+    """A loss and its gradients are those of the literal one."""
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-12)
+    gradients = torch.autograd.grad(loss, (queries, passages))
+    expected_gradients = torch.autograd.grad(expected, (queries, passages))
+    torch.testing.assert_close(gradients, expected_gradients, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LOSSES)
 def test_each_passage_counts_once_and_missing_ones_not(vectors, name):
     queries, passages, mask = vectors
-    literal, settings, options = COSTS[name]
-    expected = literal(queries, passages)
-    loss = found(settings, options, queries, passages, mask)
-    assert loss.item() == pytest.approx(expected.item(), abs=1e-12)
-    slopes = torch.autograd.grad(loss, (queries, passages))
-    wanted = torch.autograd.grad(expected, (queries, passages))
-    torch.testing.assert_close(slopes, wanted, rtol=0, atol=1e-12)
+    literal, settings, options = LOSSES[name]
+    loss = loss_of(settings, options, queries, passages, mask)
+    assert_same_loss(loss, literal(queries, passages), queries, passages)
 
 
 def test_the_parts_of_a_vector_alone_count_each_passage_once(vectors):
     queries, passages, _ = vectors
-    loss = found(settings_of(), {"parts": PARTS}, queries, passages[:, :1], None)
+    loss = loss_of(settings_of(), {"parts": PARTS}, queries, passages[:, :1], None)
     assert loss.item() == pytest.approx(aggretriever(queries, passages).item(), abs=1e-12)
 
 
 @pytest.mark.parametrize("l2_norm", [False, True])
-@pytest.mark.parametrize("name", COSTS)
+@pytest.mark.parametrize("name", LOSSES)
 def test_matryoshka_sums_the_loss_over_the_first_dimensions(vectors, name, l2_norm):
     queries, passages, mask = vectors
-    literal, settings, options = COSTS[name]
+    literal, settings, options = LOSSES[name]
 
-    def first(vectors, size):
-        cut = torch.stack([vectors[..., i] for i in range(size)], -1)
-        return cut / (cut * cut).sum(-1, keepdim=True).sqrt() if l2_norm else cut
+    def cut(vectors, size):
+        first_dimensions = torch.stack([vectors[..., i] for i in range(size)], -1)
+        if not l2_norm:
+            return first_dimensions
+        squares = first_dimensions * first_dimensions
+        return first_dimensions / squares.sum(-1, keepdim=True).sqrt()
 
-    expected = sum(literal(first(queries, d), first(passages, d)) for d in (6, 3, 1))
-    settings, options = replace(settings, dimensions=(6, 3, 1)), options | {"l2_norm": l2_norm}
-    loss = found(settings, options, queries, passages, mask)
-    assert loss.item() == pytest.approx(expected.item(), abs=1e-12)
-    slopes = torch.autograd.grad(loss, (queries, passages))
-    wanted = torch.autograd.grad(expected, (queries, passages))
-    torch.testing.assert_close(slopes, wanted, rtol=0, atol=1e-12)
+    expected = sum(literal(cut(queries, size), cut(passages, size)) for size in (6, 3, 1))
+    settings = replace(settings, dimensions=(6, 3, 1))
+    loss = loss_of(settings, options | {"l2_norm": l2_norm}, queries, passages, mask)
+    assert_same_loss(loss, expected, queries, passages)
 
 
 @pytest.mark.parametrize("self_contrastive", [False, True])
@@ -225,43 +250,56 @@ def test_a_teacher_weakens_the_contrast_and_sees_what_retrieval_scores(vectors, 
     queries, passages, mask = vectors
     options = {"self_contrastive": self_contrastive}
     settings = ObjectiveSettings(distillation=Distillation.KL)
-    plain = found(ObjectiveSettings(), options, queries, passages, mask)
-    both = found(settings, options, queries, passages, mask)
-    alone = replace(settings, contrastive_weight=0.0)
-    kept = passages[:, :1] if self_contrastive else passages  # an index keeps vector 0
-    taught = found(alone, options, queries, kept, mask[:, : kept.shape[1]])
-    assert both.item() == pytest.approx(0.2 * plain.item() + taught.item())
+    contrastive = loss_of(ObjectiveSettings(), options, queries, passages, mask)
+    loss = loss_of(settings, options, queries, passages, mask)
+    distillation_alone = replace(settings, contrastive_weight=0.0)
+    # an index keeps vector 0 of those that self-contrastive training compares
+    stored_vectors = passages[:, :1] if self_contrastive else passages
+    stored_mask = mask[:, : stored_vectors.shape[1]]
+    distillation = loss_of(distillation_alone, options, queries, stored_vectors, stored_mask)
+    assert loss.item() == pytest.approx(0.2 * contrastive.item() + distillation.item())
 
 
-ASKED = [1, 2, 2, 3]
-"""Queries 1 and 2 are equal; by their texts, passages 3 and 9 are."""
-TEXTS = {7: 70, 3: 30, 9: 30, 5: 50}
-KNOWN = [[70, 50], [30, -1], [70, -1], [30, -1]]
+# hashes of texts: queries 1 and 2 are equal; by their texts, passages 3 and 9 are
+QUERY_TEXTS = [1, 2, 2, 3]
+PASSAGE_TEXTS = {7: 70, 3: 30, 9: 30, 5: 50}
+KNOWN_POSITIVES = [[70, 50], [30, -1], [70, -1], [30, -1]]
 
 
-def literally_masked(guide, margin, block, i, other):
-    """A score of query i, or of its positive, with another passage (key) or query."""
+def is_masked(guide, margin, block, i, other):
+    """Whether a score of query i, or of its positive, with another passage (key) or query is."""
+    guide_queries, guide_passages = guide
 
-    def known(query, key):
-        return any(TEXTS[key] in KNOWN[j] for j in range(4) if ASKED[j] == ASKED[query])
+    def is_known(query, key):
+        """Whether a passage is a positive of an equal query."""
+        for j in range(4):
+            if QUERY_TEXTS[j] == QUERY_TEXTS[query] and PASSAGE_TEXTS[key] in KNOWN_POSITIVES[j]:
+                return True
+        return False
 
-    def guided(vector, key):
-        return max(torch.dot(vector, each) for each in guide[1][ROW[key]])
+    def guide_score(vector, key):
+        return max(torch.dot(vector, passage_vector) for passage_vector in guide_passages[ROW[key]])
 
-    mine, query = OWN[i][0], guide[0][i]
+    positive = POSITIVES[i]
     match block:
         case "qp":
-            positive, score = known(i, other), guided(query, other)
+            is_positive = is_known(i, other)
+            score = guide_score(guide_queries[i], other)
         case "pq":
-            positive, score = known(other, mine), guided(guide[0][other], mine)
+            is_positive = is_known(other, positive)
+            score = guide_score(guide_queries[other], positive)
         case "qq":
-            positive = known(i, OWN[other][0]) or known(other, mine)
-            score = torch.dot(query, guide[0][other])
+            is_positive = is_known(i, POSITIVES[other]) or is_known(other, positive)
+            score = torch.dot(guide_queries[i], guide_queries[other])
         case "pp":
-            positive, score = known(i, other), guided(guide[1][ROW[mine], 0], other)
-    return positive or (margin is not None and score > guided(query, mine) - margin)
+            is_positive = is_known(i, other)
+            score = guide_score(guide_passages[ROW[positive], 0], other)
+    if is_positive or margin is None:
+        return is_positive
+    return score > guide_score(guide_queries[i], positive) - margin
 
 
+# as in LOSSES
 MASKED = [
     (in_batch, {}, {}),
     (full, {"contrastive": ContrastiveKind.FULL}, {}),
@@ -271,18 +309,25 @@ MASKED = [
 
 
 @pytest.mark.parametrize("margin", [None, 0.0, 1.5, -20.0])
-@pytest.mark.parametrize(("literal", "given", "options"), MASKED)
-def test_false_negatives_leave_every_softmax(vectors, literal, given, options, margin):
+@pytest.mark.parametrize(("literal", "settings", "options"), MASKED)
+def test_false_negatives_leave_every_softmax(vectors, literal, settings, options, margin):
     queries, passages, mask = vectors
     if "parts" in options:
-        passages, mask = passages[:, :1], None
-    guide = torch.randn(4, 5, dtype=torch.float64), torch.randn(7, 2, 5, dtype=torch.float64)
-    known = Positives(*map(torch.tensor, (ASKED, [TEXTS.get(key, 0) for key in KEYS], KNOWN)))
-    guided = None if margin is None else (guide[0], PassageVectors(guide[1]))
-    settings = settings_of(**given, guide="g", guide_margin=margin or 0.0)
-    loss = found(settings, options, queries, passages, mask, known, guided)
-    expected = literal(queries, passages, partial(literally_masked, guide, margin))
-    assert loss.item() == pytest.approx(expected.item(), abs=1e-12)
+        passages = passages[:, :1]
+        mask = None
+    known = Positives(
+        queries=torch.tensor(QUERY_TEXTS),
+        passages=torch.tensor([PASSAGE_TEXTS.get(key, 0) for key in KEYS]),
+        positives=torch.tensor(KNOWN_POSITIVES),
+    )
+    guide_queries = torch.randn(4, 5, dtype=torch.float64)
+    guide_passages = torch.randn(7, 2, 5, dtype=torch.float64)
+    guide_vectors = None
+    if margin is not None:
+        guide_vectors = guide_queries, PassageVectors(guide_passages)
+    settings = settings_of(**settings, guide="g", guide_margin=margin or 0.0)
+    loss = loss_of(settings, options, queries, passages, mask, known, guide_vectors)
+    masked = partial(is_masked, (guide_queries, guide_passages), margin)
+    expected = literal(queries, passages, masked)
+    assert_same_loss(loss, expected, queries, passages)
     assert loss.item() < literal(queries, passages).item() - 0.01
-    slopes = torch.autograd.grad(loss, (queries, passages))
-    torch.testing.assert_close(slopes, torch.autograd.grad(expected, (queries, passages)))
