@@ -18,7 +18,7 @@ from denserk.models.model_folder import StoredModel, fit_lengths, read_model_fol
 from denserk.models.saving import save_model
 from denserk.records import Query
 
-PLACE_ARGUMENTS = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
+FOLDER_ARGUMENTS = ("subfolder", "token", "cache_folder", "revision", "local_files_only")
 LOADER_ARGUMENTS = ("model_kwargs", "processor_kwargs", "config_kwargs")
 
 
@@ -33,21 +33,25 @@ class Encoder(InputModule):
         self.query, self.passage = stored.build(stored.representation)
         count = self.passage.vectors_per_passage
         if count > 1:
-            said = f"{stored.root}: {count} embeddings per passage; sentence-transformers has one"
-            raise ModelError(f"{said}: open it with denserk (denserk encode, denserk search)")
+            raise ModelError(
+                f"{stored.root}: {count} embeddings per passage; sentence-transformers has one: "
+                "open it with denserk (denserk encode, denserk search)"
+            )
         self.tokenizer = stored.load_tokenizer(stored.passage.folder)
         self.query_tokenizer = stored.load_tokenizer(stored.query.folder)
         self.text = fit_lengths(stored.text, {}, stored.passage.max_length)
         self.metric = stored.metric
 
     @classmethod
-    def load(cls, model_name_or_path: str, backend: str = "torch", **named: Any) -> "Encoder":
+    def load(cls, model_name_or_path: str, backend: str = "torch", **options: Any) -> "Encoder":
         """Load a folder, or a repository on the hub; the backend is torch."""
-        if backend != "torch" or any(named.get(name) for name in LOADER_ARGUMENTS):
-            said = f"{model_name_or_path} is loaded by denserk, on the backend torch, and"
-            raise UsageError(f"{said} takes no {', '.join(LOADER_ARGUMENTS)}")
-        where = {name: named[name] for name in PLACE_ARGUMENTS if name in named}
-        folder = cls.load_dir_path(model_name_or_path, **where)
+        if backend != "torch" or any(options.get(name) for name in LOADER_ARGUMENTS):
+            raise UsageError(
+                f"{model_name_or_path} is loaded by denserk, on the backend torch, and takes no "
+                f"{', '.join(LOADER_ARGUMENTS)}"
+            )
+        folder_options = {name: options[name] for name in FOLDER_ARGUMENTS if name in options}
+        folder = cls.load_dir_path(model_name_or_path, **folder_options)
         if folder is None:
             raise ModelError(f"{model_name_or_path}: no such folder, and not on the hub")
         return cls(read_model_folder(Path(folder)))
@@ -61,16 +65,22 @@ class Encoder(InputModule):
         "document"; a prompt needs one.
         """
         if task is None and prompt:
-            said = f"the prompt {prompt!r} does not say whether the texts are queries or passages"
-            raise UsageError(f"{said}: call encode_query or encode_document")
+            raise UsageError(
+                f"the prompt {prompt!r} does not say whether the texts are queries or passages: "
+                "call encode_query or encode_document"
+            )
         if self.text.join != PAIR and not all(isinstance(text, str) for text in inputs):
             raise UsageError("this model reads each text as one string, not as a pair")
-        text, is_query = self.text, task == "query"
+        settings = self.text
         if prompt is not None:
-            text = replace(text, query_prefix=prompt, passage_prefix=prompt)
-        tokenizer = TextTokenizer(self.query_tokenizer if is_query else self.tokenizer, text)
-        queries = [Query("", str(each)) for each in inputs if is_query]
-        ids = tokenizer.queries(queries) if is_query else tokenizer.sentences(inputs)
+            settings = replace(settings, query_prefix=prompt, passage_prefix=prompt)
+        is_query = task == "query"
+        if is_query:
+            tokenizer = TextTokenizer(self.query_tokenizer, settings)
+            ids = tokenizer.queries([Query("", str(text)) for text in inputs])
+        else:
+            tokenizer = TextTokenizer(self.tokenizer, settings)
+            ids = tokenizer.sentences(inputs)
         batch = pad(ids, tokenizer.pad_id)
         return {
             "input_ids": batch.input_ids,
@@ -81,8 +91,10 @@ class Encoder(InputModule):
     def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
         """Add `sentence_embedding`, (B, D) float32."""
         batch = TokenBatch(features["input_ids"], features["attention_mask"])
-        is_query = features["is_query"]
-        vectors = self.query(batch) if is_query else self.passage.stored_vectors(batch)[:, 0]
+        if features["is_query"]:
+            vectors = self.query(batch)
+        else:
+            vectors = self.passage.stored_vectors(batch)[:, 0]
         return {**features, "sentence_embedding": vectors}
 
     @property

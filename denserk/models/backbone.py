@@ -24,7 +24,9 @@ from denserk.errors import ModelError
 from denserk.models.devices import Compiled, Traced, compile_module
 
 STATIC = "static"
-LOCAL_ATTENTION = "sliding_attention"  # in `layer_types` of a configuration
+# in `layer_types` of a configuration
+LOCAL_ATTENTION = "sliding_attention"
+FULL_ATTENTION = "full_attention"
 
 
 @dataclass(frozen=True)
@@ -82,18 +84,24 @@ _MODERNBERT = Architecture(
     layers="layers",
 )
 _T5 = Architecture("t5", final_norm="encoder.final_layer_norm")
-_OFFSET = ("camembert", "data2vec-text", "longformer", "xlm-roberta-xl", "xmod")
-ARCHITECTURES = {
-    row.model_type: row
-    for row in (
-        *(_BERT, _ROBERTA, _DISTILBERT, _MODERNBERT, _T5),
-        replace(_ROBERTA, model_type="xlm-roberta"),
-        replace(_ROBERTA, model_type="mpnet", layers="", full_masks=False),
-        replace(_BERT, model_type="deberta-v2", layers="", full_masks=False),
-        *(replace(_T5, model_type=name) for name in ("mt5", "umt5")),
-        *(Architecture(name, offset=True) for name in _OFFSET),
-    )
-}
+_ROWS = (
+    _BERT,
+    _ROBERTA,
+    _DISTILBERT,
+    _MODERNBERT,
+    _T5,
+    replace(_ROBERTA, model_type="xlm-roberta"),
+    replace(_ROBERTA, model_type="mpnet", layers="", full_masks=False),
+    replace(_BERT, model_type="deberta-v2", layers="", full_masks=False),
+    replace(_T5, model_type="mt5"),
+    replace(_T5, model_type="umt5"),
+    Architecture("camembert", offset=True),
+    Architecture("data2vec-text", offset=True),
+    Architecture("longformer", offset=True),
+    Architecture("xlm-roberta-xl", offset=True),
+    Architecture("xmod", offset=True),
+)
+ARCHITECTURES = {row.model_type: row for row in _ROWS}
 
 
 def architecture_of(config: PretrainedConfig) -> Architecture:
@@ -103,13 +111,17 @@ def architecture_of(config: PretrainedConfig) -> Architecture:
 
 def first_position(config: PretrainedConfig) -> int:
     """Return the row of the position embeddings that a text begins with."""
-    return int(config.pad_token_id or 0) + 1 if architecture_of(config).offset else 0
+    if not architecture_of(config).offset:
+        return 0
+    return int(config.pad_token_id or 0) + 1
 
 
 def longest_input(config: PretrainedConfig) -> int | None:
     """Return the positions of a model, special tokens included; None: any length."""
-    count = getattr(config, "max_position_embeddings", None)
-    return int(count) - first_position(config) if count and count > 0 else None
+    embeddings = getattr(config, "max_position_embeddings", None)
+    if embeddings is None or embeddings <= 0:
+        return None
+    return int(embeddings) - first_position(config)
 
 
 def encoder_takes_full_masks(config: PretrainedConfig) -> bool:
@@ -226,31 +238,34 @@ class Backbone(nn.Module):
         makes NaN, and the next layer spreads it: such models compute texts of one length together,
         without padding. States at padding are then zero.
         """
-        ids, mask = batch.input_ids, batch.attention_mask.bool()
+        ids = batch.input_ids
+        mask = batch.attention_mask.bool()
         if not self.has_local_attention or bool(mask.all()):
             return compiled(ids, mask.long())
         lengths = mask.sum(1)
         states: list[Tensor] = []
         for length in sorted(set(lengths.tolist())):
-            rows = lengths == length
-            real = mask & rows.unsqueeze(1)
-            alone = ids[real].view(-1, length)
-            for layer, values in enumerate(compiled(alone, torch.ones_like(alone))):
-                if layer == len(states):
-                    states.append(values.new_zeros(*ids.shape, values.shape[-1]))
-                states[layer][real] = values.flatten(0, 1)
+            has_length = lengths == length
+            tokens = mask & has_length.unsqueeze(1)  # those of the texts of this length: (B, T)
+            unpadded_ids = ids[tokens].view(-1, length)
+            states_of_layers = compiled(unpadded_ids, torch.ones_like(unpadded_ids))
+            if not states:
+                for layer_states in states_of_layers:
+                    states.append(layer_states.new_zeros(*ids.shape, layer_states.shape[-1]))
+            for padded_states, layer_states in zip(states, states_of_layers, strict=True):
+                padded_states[tokens] = layer_states.flatten(0, 1)
         return states
 
     def compile_states(self, dtype: torch.dtype, *, every_layer: bool) -> None:
         """Let OpenVINO compute `forward`, or with `every_layer` `hidden_states`, from now on."""
-        sizes, vocabulary = (8, 5), self.config.vocab_size  # all models have eight positions
-        texts = [[(7 + 97 * i) % vocabulary for i in range(size)] for size in sizes]
-        example = pad(texts, int(self.config.pad_token_id or 0))
 
         def states(ids: Tensor, mask: Tensor) -> list[Tensor]:
             batch = TokenBatch(ids, mask.bool())
             return self.hidden_states(batch) if every_layer else [self(batch)]
 
+        # two texts, one of them padded; all models have eight positions
+        long_text = [(7 + 97 * position) % self.config.vocab_size for position in range(8)]
+        example = pad([long_text, long_text[:5]], int(self.config.pad_token_id or 0))
         inputs = (example.input_ids, example.attention_mask.long())
         self.compiled = compile_module(Traced(self, states), inputs, dtype)
 
@@ -271,9 +286,9 @@ class Backbone(nn.Module):
 
     def position_signal(self, length: int) -> Tensor:
         """The embeddings of a text's first positions: (T, H)."""
-        first = first_position(self.config)
+        first_row = first_position(self.config)
         signal: Tensor = self.encoder.embeddings.position_embeddings.weight
-        return signal[first : first + length]
+        return signal[first_row : first_row + length]
 
     def new_layers(self, count: int) -> list[nn.Module]:
         """Return further layers of the encoder's own kind, as torch initialises them."""
@@ -283,12 +298,13 @@ class Backbone(nn.Module):
                 "start from a BERT, RoBERTa, DistilBERT or ModernBERT",
             )
         layers: Any = self.encoder.get_submodule(self.architecture.layers)
-        kind: Any = type(layers[0])
+        layer_class: Any = type(layers[0])
         if not hasattr(self.config, "layer_types"):
-            return [kind(self.config) for _ in range(count)]
+            return [layer_class(self.config) for _ in range(count)]
         # ModernBERT: only some layers attend to the whole text, and the first has no norm
-        whole = [i for i, name in enumerate(self.config.layer_types) if name == "full_attention"]
-        return [kind(self.config, whole[-1]) for _ in range(count)]
+        layer_types = self.config.layer_types
+        full_layers = [number for number, name in enumerate(layer_types) if name == FULL_ATTENTION]
+        return [layer_class(self.config, full_layers[-1]) for _ in range(count)]
 
     def run_layers(self, layers: Iterable[nn.Module], states: Tensor, batch: TokenBatch) -> Tensor:
         """Run layers of `new_layers` one after the other on states of a batch's positions.
@@ -301,35 +317,48 @@ class Backbone(nn.Module):
                 states = layer(states, bias)
             return states
         # ModernBERT: rotary positions, and a norm after the last layer
-        places = torch.arange(states.shape[1], device=states.device).unsqueeze(0)
+        positions = torch.arange(states.shape[1], device=states.device).unsqueeze(0)
         for layer in layers:
-            rotary = self.encoder.rotary_emb(states, places, layer.attention_type)
+            rotary = self.encoder.rotary_emb(states, positions, layer.attention_type)
             states = layer(states, attention_mask=bias, position_embeddings=rotary)
         normed: Tensor = self.encoder.final_norm(states)
         return normed
 
-    def run_cross_layer(self, layer: Any, queries: Tensor, states: Tensor, seen: Tensor) -> Tensor:
+    def run_cross_layer(
+        self, layer: Any, queries: Tensor, states: Tensor, visible: Tensor
+    ) -> Tensor:
         """Run a layer whose queries, and so its residual, differ from the states it attends to.
 
         The layer is BERT's, RoBERTa's or DistilBERT's.
 
-        queries, states: (B, T, H); seen: (B, T, T) bool, whether query i sees state j -> (B, T, H).
+        queries, states: (B, T, H); visible: (B, T, T) bool, whether query i sees state j
+        -> (B, T, H).
         """
         is_bert = hasattr(layer.attention, "self")  # BERT's names, or DistilBERT's
-        own = layer.attention.self if is_bert else layer.attention
-        linears = (own.query, own.key, own.value) if is_bert else (own.q_lin, own.k_lin, own.v_lin)
-        query, key, value = (
-            linear(part).unflatten(-1, (-1, own.attention_head_size)).transpose(1, 2)
-            for linear, part in zip(linears, (queries, states, states), strict=True)
+        if is_bert:
+            attention = layer.attention.self
+            query = attention.query(queries)
+            key = attention.key(states)
+            value = attention.value(states)
+        else:
+            attention = layer.attention
+            query = attention.q_lin(queries)
+            key = attention.k_lin(states)
+            value = attention.v_lin(states)
+        head_size = attention.attention_head_size
+        context = F.scaled_dot_product_attention(
+            _by_head(query, head_size),
+            _by_head(key, head_size),
+            _by_head(value, head_size),
+            visible.unsqueeze(1),
+            attention.dropout.p if layer.training else 0.0,
         )
-        dropout = own.dropout.p if layer.training else 0.0
-        context = F.scaled_dot_product_attention(query, key, value, seen.unsqueeze(1), dropout)
         context = context.transpose(1, 2).flatten(2)
         result: Tensor
         if is_bert:
             result = layer.feed_forward_chunk(layer.attention.output(context, queries))
         else:
-            attended = layer.sa_layer_norm(own.out_lin(context) + queries)
+            attended = layer.sa_layer_norm(attention.out_lin(context) + queries)
             result = layer.output_layer_norm(layer.ffn(attended) + attended)
         return result
 
@@ -342,6 +371,11 @@ class Backbone(nn.Module):
         """The MLM head up to its last layer: (..., H) -> (..., H)."""
         assert self.architecture.transform is not None
         return self.architecture.transform(self.model, hidden)
+
+
+def _by_head(states: Tensor, head_size: int) -> Tensor:
+    """Divide states among the heads of attention: (B, T, H) -> (B, A, T, H / A)."""
+    return states.unflatten(-1, (-1, head_size)).transpose(1, 2)
 
 
 class StaticConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
@@ -375,5 +409,5 @@ def without_special_tokens(tokenizer: Any) -> Any:
     """Return a tokenizer that adds no special tokens to a text."""
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     backend.post_processor = None
-    make: Any = transformers.PreTrainedTokenizerFast
-    return make(tokenizer_object=backend, **tokenizer.special_tokens_map)
+    tokenizer_class: Any = transformers.PreTrainedTokenizerFast
+    return tokenizer_class(tokenizer_object=backend, **tokenizer.special_tokens_map)

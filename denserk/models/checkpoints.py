@@ -29,8 +29,10 @@ from denserk.io.model_files import (
 Tensors = Mapping[str, Tensor]
 # the first of these that a folder has is read; an index names several files
 WEIGHTS = (
-    *("model.safetensors", "model.safetensors.index.json"),
-    *("pytorch_model.bin", "pytorch_model.bin.index.json"),
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
 )
 # fields by which a configuration would choose other code to run; they are ignored
 LOADS_CODE = ("_attn_implementation", "attn_implementation", "output_attentions", "auto_map")
@@ -44,14 +46,15 @@ MOST_SHOWN = 30  # tensors that an error names
 
 def weight_files(folder: Path) -> list[Path]:
     """Return the files that hold a folder's weights; an index comes first, then what it names."""
-    path = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
-    if path is None:
+    paths = [folder / name for name in WEIGHTS if (folder / name).is_file()]
+    if not paths:
         raise ModelError(f"{folder} has no weights: none of {', '.join(WEIGHTS)}")
+    path = paths[0]
     if path.suffix != ".json":
         return [path]
     index = read_json(path, {"weight_map": {...: str}})
-    parts = sorted(set(index["weight_map"].values()))
-    return [path, *(path_inside(folder, part, path) for part in parts)]
+    file_names = sorted(set(index["weight_map"].values()))
+    return [path, *(path_inside(folder, name, path) for name in file_names)]
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -88,8 +91,8 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 def encoder_files(folder: Path) -> list[Path]:
     """Return the files of a transformers folder that an encoder depends on."""
-    names = [folder / CONFIG, *(folder / name for name in TOKENIZER_FILES)]
-    return [*weight_files(folder), *(path for path in names if path.is_file())]
+    paths = [folder / name for name in (CONFIG, *TOKENIZER_FILES)]
+    return [*weight_files(folder), *(path for path in paths if path.is_file())]
 
 
 def read_config(folder: Path) -> PretrainedConfig:
@@ -97,12 +100,14 @@ def read_config(folder: Path) -> PretrainedConfig:
     path = folder / CONFIG
     values = read_json(path, {"model_type": str})
     values = {name: value for name, value in values.items() if name not in LOADS_CODE}
-    kind = "bert" if values["model_type"] == "dpr" else values["model_type"]
-    if kind not in CONFIG_MAPPING:
-        raise ModelError(f"{path}: transformers does not know the model_type {kind[:60]!r}")
+    if values["model_type"] == "dpr":
+        values["model_type"] = "bert"
+    model_type = values["model_type"]
+    if model_type not in CONFIG_MAPPING:
+        raise ModelError(f"{path}: transformers does not know the model_type {model_type[:60]!r}")
     _check_layers(values, path)
     with library_errors(f"{path}: transformers makes no model of it"):
-        config: PretrainedConfig = CONFIG_MAPPING[kind].from_dict({**values, "model_type": kind})
+        config: PretrainedConfig = CONFIG_MAPPING[model_type].from_dict(values)
     return config
 
 
@@ -159,39 +164,66 @@ def load_model(
     its weights). Heads of other tasks are ignored; missing tensors whose names begin with one of
     `heads` are initialised.
     """
-    problem = f"{folder / CONFIG}: transformers makes no model of it"
     _check_sizes(folder, config, tensors)
-    with library_errors(problem), torch.device("meta"):
+    with (
+        library_errors(f"{folder / CONFIG}: transformers makes no model of it"),
+        torch.device("meta"),
+    ):
         described = auto.from_config(config)
     _check_parameters(folder, described, tensors)
-    options: Any = {"config": config, "state_dict": dict(tensors), "dtype": torch.float32}
-    options |= {"ignore_mismatched_sizes": True, "output_loading_info": True}
     with library_errors(f"{folder} cannot be loaded"), silent():
-        model, info = type(described).from_pretrained(None, **options)
-    missing = sorted(info["missing_keys"])
-    prefix, base = f"{model.base_model_prefix}.", model.base_model
-    if base is model and hasattr(model, "pooler"):  # no representation reads it
+        model, info = type(described).from_pretrained(
+            None,
+            config=config,
+            state_dict=dict(tensors),
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    if _is_bare_with_pooler(model):
         model.pooler = None
-        missing = [name for name in missing if not name.startswith("pooler.")]
-    own = {name for name, _ in base.named_children()} - {"pooler"}
-    unexpected = [  # of the encoder itself; heads of other tasks are welcome
-        name
-        for name in sorted(info["unexpected_keys"])
-        if name.removeprefix(prefix).partition(".")[0] in own and not name.endswith("position_ids")
-    ]
-    wrong = [
-        *(f"{name} is missing" for name in missing if not name.startswith(heads)),
-        *(f"{name} is unexpected" for name in unexpected),
-        *(
-            f"{name} is {tuple(found)}, expected {tuple(expected)}"
-            for name, found, expected in sorted(info["mismatched_keys"])
-        ),
-    ]
-    if wrong:
-        shown = "; ".join(wrong[:MOST_SHOWN])
-        more = f"; and {len(wrong) - MOST_SHOWN:,} more" if len(wrong) > MOST_SHOWN else ""
-        raise ModelError(f"{folder}: the weights are not those of its config.json; {shown}{more}")
+    problems = _differences(model, info, heads)
+    if problems:
+        shown = "; ".join(problems[:MOST_SHOWN])
+        if len(problems) > MOST_SHOWN:
+            shown += f"; and {len(problems) - MOST_SHOWN:,} more"
+        raise ModelError(f"{folder}: the weights are not those of its config.json; {shown}")
     return model.eval()
+
+
+def _is_bare_with_pooler(model: Any) -> bool:
+    """Return whether a model is an encoder without a head that has a pooler, or had one."""
+    return model.base_model is model and hasattr(model, "pooler")
+
+
+def _differences(model: Any, info: Mapping[str, Any], heads: tuple[str, ...]) -> list[str]:
+    """Return how tensors differ from the model's, by what transformers says of loading them.
+
+    Heads of other tasks may be among the tensors, and those with a prefix of `heads` missing.
+    """
+    ignored_prefixes = heads
+    if _is_bare_with_pooler(model):
+        ignored_prefixes = (*heads, "pooler.")
+    differences = []
+    for name in sorted(info["missing_keys"]):
+        if not name.startswith(ignored_prefixes):
+            differences.append(f"{name} is missing")
+    for name in sorted(info["unexpected_keys"]):
+        if _belongs_to_encoder(name, model):
+            differences.append(f"{name} is unexpected")
+    for name, shape, expected_shape in sorted(info["mismatched_keys"]):
+        differences.append(f"{name} is {tuple(shape)}, expected {tuple(expected_shape)}")
+    return differences
+
+
+def _belongs_to_encoder(name: str, model: Any) -> bool:
+    """Return whether a tensor's name is one of the encoder itself, its pooler left out."""
+    if name.endswith("position_ids"):  # numbers in order, which older versions saved
+        return False
+    name_in_encoder = name.removeprefix(f"{model.base_model_prefix}.")
+    module_name, _, _ = name_in_encoder.partition(".")
+    modules = dict(model.base_model.named_children())
+    return module_name in modules and module_name != "pooler"
 
 
 def pooler_tensors(model: Any, tensors: Tensors) -> dict[str, Tensor]:
@@ -213,37 +245,40 @@ def pooler_tensors(model: Any, tensors: Tensors) -> dict[str, Tensor]:
     return poolers
 
 
-def fill(where: Path, module: nn.Module, tensors: Tensors) -> None:
+def fill(folder: Path, module: nn.Module, tensors: Tensors) -> None:
     """Copy tensors into a module; a ModelError names all that are missing, surplus or misshapen."""
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:
-        named = " ".join(str(error).partition("\n")[2].split())
-        raise ModelError(f"{where}: {named}") from None
+        _, _, tensor_lines = str(error).partition("\n")  # after a heading
+        raise ModelError(f"{folder}: {' '.join(tensor_lines.split())}") from None
 
 
 @contextmanager
 def silent() -> Iterator[None]:
     """Turn transformers' messages and progress bars off."""
     level = transformers_logging.get_verbosity()
-    bar = transformers_logging.is_progress_bar_enabled()
+    shows_progress = transformers_logging.is_progress_bar_enabled()
     transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
         transformers_logging.set_verbosity(level)
-        if bar:
+        if shows_progress:
             transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
 
 
 def write_tensors(path: Path, tensors: Tensors) -> None:
     """Write tensors in float32: safetensors by the name's suffix, or else a pickle."""
-    owned = {n: t.detach().to("cpu", torch.float32).clone() for n, t in tensors.items()}
+    written = {}
+    for name, tensor in tensors.items():
+        # a copy: safetensors writes no tensors that share memory
+        written[name] = tensor.detach().to("cpu", torch.float32).clone()
     with whole_binary(path) as handle:
         if path.suffix == ".safetensors":
-            handle.write(save(owned, metadata={"format": "pt"}))
+            handle.write(save(written, metadata={"format": "pt"}))
         else:
             buffer = io.BytesIO()  # torch reports a full disk by an error of its own
-            torch.save(owned, buffer)
+            torch.save(written, buffer)
             handle.write(buffer.getvalue())

@@ -32,7 +32,10 @@ from denserk.io.manifest import file_sha256
 
 logger = logging.getLogger(__name__)
 
-ENTRY, MODEL, WEIGHTS, TOKENIZER = "entry.json", "model.xml", "model.bin", "tokenizer.json"
+ENTRY = "entry.json"
+MODEL = "model.xml"
+WEIGHTS = "model.bin"
+TOKENIZER = "tokenizer.json"
 FILES = (MODEL, WEIGHTS, TOKENIZER)  # those that the entry has checksums of
 LIMIT = "DENSERK_COMPILED_GB"  # environment variable: the most that entries take together
 DEFAULT_GB = 4.0
@@ -146,7 +149,7 @@ def write(
         if not check(Entry(temporary, orjson.loads(_sorted_json(content)))):
             return None
         flush_tree(temporary)
-        _take_place(temporary, target)
+        _rename_to_target(temporary, target)
     except (OSError, RuntimeError, ValueError, DenserkError) as error:
         Interrupted.raise_received()
         # what could not be kept is no failure of the work that it would have served
@@ -158,7 +161,7 @@ def write(
     return target
 
 
-def _take_place(temporary: Path, target: Path) -> None:
+def _rename_to_target(temporary: Path, target: Path) -> None:
     """Rename a whole entry to its name; one that is there already makes room for it."""
     replaced = temporary_beside(target)
     with suppress(FileNotFoundError):
@@ -211,7 +214,8 @@ def entries() -> Iterator[ListedEntry]:
 
 def clear() -> tuple[int, int]:
     """Remove all entries; return their number and bytes. Files of others stay."""
-    removed = removed_bytes = 0
+    removed = 0
+    removed_bytes = 0
     for folder in _cached_folders():
         if ENTRY_NAME.fullmatch(folder.name) is None and not is_temporary(folder):
             continue

@@ -14,7 +14,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from denserk.models.text_encoder import TextEncoder
 
 logger = logging.getLogger(__name__)
+
+S = TypeVar("S")
 
 FORMAT = 1
 # what an entry depends on besides the model
@@ -120,22 +122,22 @@ class CompiledQueries:
 
     def description(self) -> dict[str, Any]:
         """Return what `TextEncoder.description` does."""
-        content = self._content
-        queries_of = content["queries_of"]
-        metric = Metric(content["metric"])
-        return {
+        metric = Metric(self._content["metric"])
+        head_dtype = self._compute.head_dtype or self._dtype
+        values = {
             "name": self.name,
             "fingerprint": self.fingerprint,
-            **({"queries_of": queries_of} if queries_of else {}),
-            "backbone": content["backbone"],
+            "queries_of": self._content["queries_of"],
+            "backbone": self._content["backbone"],
             "dimension": self.dimension,
-            **({"metric": metric.value} if metric is not Metric.INNER else {}),
+            "metric": None if metric is Metric.INNER else metric.value,
             "backend": self.backend.value,
             "dtype": self._dtype.value,
-            "head_dtype": (self._compute.head_dtype or self._dtype).value,
+            "head_dtype": head_dtype.value,
             "representation": as_json(self.representation),
             "text": as_json(self.text),
         }
+        return {name: value for name, value in values.items() if value is not None}
 
     def encode_queries(self, queries: Sequence[Query]) -> NDArray[np.float32]:
         """Encode queries: (B, D) float32, in their order."""
@@ -233,15 +235,27 @@ def _settings_like(
     like: Mapping[str, Any], overrides: tuple[Mapping[str, Any], Mapping[str, Any]]
 ) -> tuple[RepresentationSettings, TextSettings] | None:
     """Return the settings of an index's model with overrides; None if it does not record all."""
-    classes = (RepresentationSettings, TextSettings)
-    names = ("representation", "text")
-    settings: list[Any] = []
-    for cls, name, override in zip(classes, names, overrides, strict=True):
-        values = {**like.get(name, {}), **override}
-        if values.keys() != fields_of(cls).keys():
-            return None
-        settings.append(from_json(cls, values))
-    return settings[0], settings[1]
+    representation_override, text_override = overrides
+    recorded_representation = like.get("representation", {})
+    representation = _complete(
+        RepresentationSettings, recorded_representation, representation_override
+    )
+    if representation is None:
+        return None
+    text = _complete(TextSettings, like.get("text", {}), text_override)
+    if text is None:
+        return None
+    return representation, text
+
+
+def _complete(
+    settings_class: type[S], recorded: Mapping[str, Any], override: Mapping[str, Any]
+) -> S | None:
+    """Return recorded settings with an override; None if fields are missing, or unknown here."""
+    values = {**recorded, **override}
+    if values.keys() != fields_of(settings_class).keys():
+        return None
+    return from_json(settings_class, values)
 
 
 def _key(
@@ -305,24 +319,6 @@ def keep(encoder: "TextEncoder") -> None:
     query = encoder.sides["query"]
     compiled = query.encoder.backbone.compiled
     assert compiled is not None
-    folder = encoder.folder
-    from denserk.models.devices import DEFAULT_THREADS as default_threads
-
-    content = {
-        "name": encoder.name,
-        "dimension": encoder.dimension,
-        "backbone": encoder.backbone,
-        "queries_of": encoder.queries_of,
-        "metric": encoder.metric.value,
-        "pad_id": query.tokenizer.pad_id,
-        "separator": query.tokenizer.separator,
-        "max_length": encoder.max_length,
-        "threads": default_threads,
-        "folder_files": _file_names(folder),
-        "fingerprint_files": [
-            path.relative_to(folder).as_posix() for path in encoder.fingerprint_files
-        ],
-    }
 
     def write_files(target: Path) -> None:
         compiled.save(target / MODEL)
@@ -330,14 +326,37 @@ def keep(encoder: "TextEncoder") -> None:
 
     def can_replace_encoder(entry: Entry) -> bool:
         # the folder may have changed since the encoder was loaded, perhaps hours ago
-        return _is_model_of(entry, folder) and _has_equal_vectors(entry, encoder)
+        return _is_model_of(entry, encoder.folder) and _has_equal_vectors(entry, encoder)
 
-    written = compiled_cache.write(key, content, write_files, can_replace_encoder)
+    written = compiled_cache.write(key, _content(encoder), write_files, can_replace_encoder)
     if written is not None:
         logger.info(
             f"{encoder.name} is kept in compiled form for later queries in {written.parent} "
             "(denserk doctor shows what is there)"
         )
+
+
+def _content(encoder: "TextEncoder") -> dict[str, Any]:
+    """Return what an entry records of its encoder, besides the key."""
+    from denserk.models.devices import DEFAULT_THREADS as default_threads
+
+    folder = encoder.folder
+    tokenizer = encoder.sides["query"].tokenizer
+    return {
+        "name": encoder.name,
+        "dimension": encoder.dimension,
+        "backbone": encoder.backbone,
+        "queries_of": encoder.queries_of,
+        "metric": encoder.metric.value,
+        "pad_id": tokenizer.pad_id,
+        "separator": tokenizer.separator,
+        "max_length": encoder.max_length,
+        "threads": default_threads,
+        "folder_files": _file_names(folder),
+        "fingerprint_files": [
+            path.relative_to(folder).as_posix() for path in encoder.fingerprint_files
+        ],
+    }
 
 
 def _can_be_kept(encoder: "TextEncoder") -> bool:

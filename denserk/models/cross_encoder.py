@@ -64,7 +64,8 @@ class Reranker(nn.Module):
         super().__init__()
         self.model: Any = model
         self.new_heads = (HEAD,)  # also of a published reranker
-        self.text, self.pairs = text, pairs
+        self.text = text
+        self.pairs = pairs
         self._tokenizer = load_tokenizer(folder)
         self.without_cache = without_cache(model)
         self.is_linear = not type(model).__name__.endswith(PUBLISHED)
@@ -106,11 +107,16 @@ class Reranker(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Save it; config.json comes last, so that an interrupted save loads nowhere."""
-        kind, model = encoding.RepresentationSettings(Representation.CROSS_ENCODER), self.model
-        own: Any = {"representation": kind, "text": self.text, "pairs": self.pairs}
-        saving.write_own_file(folder, model.config.model_type, **own)
-        state, longest = model.state_dict(), self.joiner().limit
-        saving.save_transformer(folder, model, state, self._tokenizer, longest)
+        saving.write_own_file(
+            folder,
+            self.model.config.model_type,
+            representation=encoding.RepresentationSettings(Representation.CROSS_ENCODER),
+            text=self.text,
+            pairs=self.pairs,
+        )
+        saving.save_transformer(
+            folder, self.model, self.model.state_dict(), self._tokenizer, self.joiner().limit
+        )
 
     def load(self, folder: Path) -> None:
         """Load the weights from a folder that `save` wrote."""
@@ -119,7 +125,8 @@ class Reranker(nn.Module):
     def fit(self, text: Mapping[str, Any] = NOTHING, pair_max_length: int | None = None) -> Self:
         """Set other lengths and texts, within the model's positions, and return the same model."""
         limit = longest_input(self.model.config)
-        self.pairs = replace(self.pairs, max_length=pair_max_length or self.pairs.max_length)
+        if pair_max_length:
+            self.pairs = replace(self.pairs, max_length=pair_max_length)
         self.text = model_folder.fit_lengths(self.text, text, limit)
         if limit is not None and self.joiner().limit > limit:
             logger.info(f"query and passage together are cut to the model's {limit} positions")
@@ -128,10 +135,11 @@ class Reranker(nn.Module):
 
 
 def _refuse_backbone(config: Any) -> None:
-    kind = config.model_type
+    """Raise a ModelError for a backbone without [CLS]."""
     if not architecture_of(config).has_cls:
         raise ModelError(
-            f"--representation cross-encoder scores [CLS], which a {kind} backbone does not have",
+            f"--representation cross-encoder scores [CLS], which a {config.model_type} backbone "
+            "does not have",
             "start from a BERT, ELECTRA, RoBERTa or DistilBERT encoder",
         )
 
@@ -147,6 +155,7 @@ def is_reranker(folder: Path) -> bool:
 
 
 def _is_published(folder: Path) -> bool:
+    """Return True for a sequence classifier of transformers."""
     config = read_json(folder / CONFIG)
     return any(str(name).endswith(PUBLISHED) for name in config.get("architectures") or ())
 
@@ -161,6 +170,7 @@ def read_reranker(folder: Path) -> Reranker:
 
 
 def _read_reranker(folder: Path) -> Reranker:
+    """Read a reranker's folder as it is now."""
     if not is_reranker(folder):
         raise ModelError(
             f"{folder} is no cross-encoder: it has no layer that scores a query with a passage",
@@ -187,14 +197,22 @@ def _foreign_settings(folder: Path, config: Any) -> tuple[TextSettings, PairSett
     tokenizer = load_tokenizer(folder)
     limits = (int(tokenizer.model_max_length), longest_input(config))
     # transformers writes a huge number where a tokenizer has no limit of its own
-    longest = min((limit for limit in limits if limit and limit < 100_000), default=None)
-    has_types = (
-        "token_type_ids" in tokenizer.model_input_names
-        and PairJoiner(tokenizer, TextSettings(), PairSettings()).passage_type > 0
-        and getattr(config, "type_vocab_size", 1) > 1
-    )
-    text = TextSettings(passage_max_length=longest or TextSettings().passage_max_length)
-    return text, PairSettings(longest, has_types)
+    max_length = min((limit for limit in limits if limit and limit < 100_000), default=None)
+    text = TextSettings()
+    if max_length is not None:
+        text = replace(text, passage_max_length=max_length)
+    has_types = _has_types(tokenizer) and getattr(config, "type_vocab_size", 1) > 1
+    return text, PairSettings(max_length, has_types)
+
+
+def _has_types(tokenizer: Any) -> bool:
+    """Return whether a tokenizer gives the tokens of a passage another type than those of queries.
+
+    The model needs an embedding of that type, too.
+    """
+    if "token_type_ids" not in tokenizer.model_input_names:
+        return False
+    return PairJoiner(tokenizer, TextSettings(), PairSettings()).passage_type > 0
 
 
 def reranker_to_train(folder: Path, seed: int) -> Reranker:
@@ -206,6 +224,7 @@ def reranker_to_train(folder: Path, seed: int) -> Reranker:
 
 
 def _with_new_head(folder: Path, seed: int) -> Reranker:
+    """Return the encoder of a folder with a new linear head."""
     stored = model_folder.read_model_folder(folder)
     encoder = stored.passage
     if not stored.shared:
@@ -243,9 +262,12 @@ class PairScorer:
             reranker = read_reranker(folder).fit(text, pair_max_length)
             files = [*folder.glob(DENSERK_FILE), *checkpoints.encoder_files(folder)]
             self.fingerprint = fingerprint_of(folder, files)
-        self.compute, self.text, self.pairs = compute, reranker.text, reranker.pairs
+        self.compute = compute
+        self.text = reranker.text
+        self.pairs = reranker.pairs
         self.backbone = reranker.model.config.model_type
-        self.tokenizer, self.joiner = reranker.tokenizer(), reranker.joiner()
+        self.tokenizer = reranker.tokenizer()
+        self.joiner = reranker.joiner()
         self.device = prepare_device(compute)
         self.dtype = choose_precision(compute.dtype, self.device)
         batch_tokens = compute.tokens_on(self.device.type, self.dtype)
@@ -267,8 +289,13 @@ class PairScorer:
 
     def score(self, queries: Sequence[Query], passages: Sequence[Passage]) -> NDArray[np.float32]:
         """Score query i with passage i: (P,) float32."""
-        ids = self.tokenizer.queries(queries), self.tokenizer.passages(passages)
-        return self.score_pairs([self.joiner.join(*pair) for pair in zip(*ids, strict=True)])
+        query_ids = self.tokenizer.queries(queries)
+        passage_ids = self.tokenizer.passages(passages)
+        pairs = [
+            self.joiner.join(query, passage)
+            for query, passage in zip(query_ids, passage_ids, strict=True)
+        ]
+        return self.score_pairs(pairs)
 
     @torch.inference_mode()
     def score_pairs(self, pairs: Sequence[Pair]) -> NDArray[np.float32]:

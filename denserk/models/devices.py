@@ -49,8 +49,9 @@ HINTS = {DTYPES[dtype]: hint for dtype, hint in PRECISION_HINTS.items()}
 DEFAULT_THREADS = torch.get_num_threads()
 # Largest difference between compiled and plain results, relative to their size.
 TOLERANCES = {torch.float32: 1e-3, torch.bfloat16: 1e-1}
-# Least mean and least 5th percentile of the cosines between int8 and float32 vectors.
-LEAST_COSINES = (0.995, 0.98)
+# of the cosines between int8 and float32 vectors
+LEAST_MEAN_COSINE = 0.995
+LEAST_COSINE_5TH_PERCENTILE = 0.98
 # Threads that tokenise for a GPU, by default.
 MOST_WORKERS = 8
 # Gradients are summed over processes in buckets: few calls, and not twice the memory of all.
@@ -70,17 +71,19 @@ def choose_device(name: str) -> torch.device:
     """
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
         raise UsageError(f"--device {name}: no such device", "one of auto, cpu, cuda, cuda:N")
-    seen = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "auto":
-        if not seen:
-            logger.info("no GPU is seen: computing on the CPU")
-        name = "cuda" if seen else "cpu"
+    gpu_count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto" and gpu_count == 0:
+        logger.info("no GPU is seen: computing on the CPU")
+        name = "cpu"
+    elif name == "auto":
+        name = "cuda"
     if name == "cuda" and launched():
         name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
     device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= seen:
+    if device.type == "cuda" and (device.index or 0) >= gpu_count:
+        gpus = "1 GPU" if gpu_count == 1 else f"{gpu_count or 'no'} GPUs"
         raise UsageError(
-            f"--device {name}: this machine shows {seen or 'no'} GPU{'' if seen == 1 else 's'}",
+            f"--device {name}: this machine shows {gpus}",
             "choose --device cpu, or --device auto to take what there is",
         )
     return device
@@ -213,17 +216,18 @@ def process_group(device: str) -> Iterator[None]:
         yield
         return
     is_gpu = use_device(device).type == "cuda"
-    long = timedelta(days=30)  # a process may wait for the others for as long as they work
-    dist.init_process_group("cpu:gloo,cuda:nccl" if is_gpu else "gloo", timeout=long)
-    package = logging.getLogger("denserk")
-    level = package.level
-    if dist.get_rank():
-        package.setLevel(logging.ERROR)
+    backend = "cpu:gloo,cuda:nccl" if is_gpu else "gloo"
+    # a process may wait for the others for as long as they work
+    dist.init_process_group(backend, timeout=timedelta(days=30))
+    package_logger = logging.getLogger("denserk")
+    level = package_logger.level
+    if dist.get_rank() != 0:
+        package_logger.setLevel(logging.ERROR)
         set_display(None)
     try:
         yield
     finally:
-        package.setLevel(level)
+        package_logger.setLevel(level)
         dist.destroy_process_group()
 
 
@@ -236,6 +240,7 @@ def world() -> tuple[int, int]:
 
 @contextmanager
 def _lost_process() -> Iterator[None]:
+    """Turn the error of torch where another process ended into one that says so."""
     try:
         yield
     except RuntimeError:
@@ -250,30 +255,37 @@ def from_main_process(work: Callable[[], T]) -> T:
     rank, size = world()
     if size == 1:
         return work()
-    made: list[Any] = [None, None]
+    result_and_error: list[Any] = [None, None]
     if rank == 0:
         try:
-            made = [work(), None]
+            result_and_error[0] = work()
         except Exception as error:  # noqa: BLE001 - raised again by all
-            known = isinstance(error, DenserkError | OSError)  # others may not be picklable
-            made = [None, error if known else RuntimeError(f"{type(error).__name__}: {error}")]
+            result_and_error[1] = _picklable(error)
     with _lost_process():
-        dist.broadcast_object_list(made, src=0)
-    if made[1] is not None:
-        raise made[1]
-    result: T = made[0]
+        dist.broadcast_object_list(result_and_error, src=0)
+    result: T
+    result, main_error = result_and_error
+    if main_error is not None:
+        raise main_error
     return result
+
+
+def _picklable(error: Exception) -> Exception:
+    """Return an error that can be sent to other processes; those of libraries may not be."""
+    if isinstance(error, DenserkError | OSError):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}")
 
 
 def main_process_first(work: Callable[[], T]) -> T:
     """Run `work`, which writes files, in the main process; the others follow and find them."""
     rank, size = world()
-    if rank:
+    if rank != 0:
+        dist.barrier()  # until the main process has reached the one below
+    result = work()
+    if size > 1 and rank == 0:
         dist.barrier()
-    done = work()
-    if size > 1 and not rank:
-        dist.barrier()
-    return done
+    return result
 
 
 def gather_objects(item: T) -> list[T]:
@@ -281,7 +293,7 @@ def gather_objects(item: T) -> list[T]:
     rank, size = world()
     if size == 1:
         return [item]
-    items: list[Any] | None = None if rank else [None] * size
+    items: list[Any] | None = [None] * size if rank == 0 else None
     with _lost_process():
         dist.gather_object(item, items, dst=0)
     return items or []
@@ -292,10 +304,10 @@ def gather(tensor: Tensor) -> Tensor:
     rank, size = world()
     if size == 1:
         return tensor
-    parts = [torch.empty_like(tensor) for _ in range(size)]
-    dist.all_gather(parts, tensor.detach().contiguous())
-    parts[rank] = tensor
-    return torch.cat(parts)
+    tensors = [torch.empty_like(tensor) for _ in range(size)]
+    dist.all_gather(tensors, tensor.detach().contiguous())
+    tensors[rank] = tensor
+    return torch.cat(tensors)
 
 
 def widest(size: int, device: torch.device) -> int:
@@ -306,8 +318,11 @@ def widest(size: int, device: torch.device) -> int:
 def widen(tensor: Tensor, size: int, axis: int = 1, value: float = 0) -> Tensor:
     """Pad an axis with a value up to a size: (N, S, ...) -> (N, size, ...)."""
     missing = size - tensor.shape[axis]
-    after = [0, 0] * (tensor.dim() - axis - 1)
-    return F.pad(tensor, [*after, 0, missing], value=value) if missing else tensor
+    if not missing:
+        return tensor
+    # torch takes (before, after) for each axis, the last axis first
+    later_axes = [0, 0] * (tensor.dim() - axis - 1)
+    return F.pad(tensor, [*later_axes, 0, missing], value=value)
 
 
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
@@ -316,25 +331,32 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     A gradient that all lack stays missing: with zero, the optimiser would decay the parameter.
     Gradients are sent many at a time, the next while the last are under way.
     """
+    _, size = world()
     trained = [parameter for parameter in parameters if parameter.requires_grad]
-    if world()[1] == 1 or not trained:
+    if size == 1 or not trained:
         return
-    present = torch.tensor([p.grad is not None for p in trained], device=trained[0].device).int()
-    dist.all_reduce(present)
+    sums: deque[_Sum] = deque()  # those that are under way
+    for bucket in buckets_of(_gradients_of_all(trained), BUCKET_BYTES):
+        sums.append(_Sum(bucket))
+        if len(sums) == BUCKETS_UNDER_WAY:
+            sums.popleft().copy_back()
+    for unfinished_sum in sums:
+        unfinished_sum.copy_back()
+
+
+def _gradients_of_all(trained: Sequence[nn.Parameter]) -> list[Tensor]:
+    """Return the gradients of parameters that have one in any process; here, perhaps new zeros."""
+    has_gradient = [parameter.grad is not None for parameter in trained]
+    counts = torch.tensor(has_gradient, device=trained[0].device).int()
+    dist.all_reduce(counts)
     gradients = []
-    for parameter, count in zip(trained, present.tolist(), strict=True):
-        if not count:
+    for parameter, processes in zip(trained, counts.tolist(), strict=True):
+        if processes == 0:
             continue
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         gradients.append(parameter.grad)
-    under_way: deque[_Sum] = deque()
-    for bucket in buckets_of(gradients, BUCKET_BYTES):
-        under_way.append(_Sum(bucket))
-        if len(under_way) == BUCKETS_UNDER_WAY:
-            under_way.popleft().copy_back()
-    for last in under_way:
-        last.copy_back()
+    return gradients
 
 
 class _Sum:
@@ -349,9 +371,9 @@ class _Sum:
         """Wait for the sum, and write it over the gradients."""
         self._work.wait()
         sizes = [gradient.numel() for gradient in self._gradients]
-        parts = torch.split(self._values, sizes)
-        for gradient, part in zip(self._gradients, parts, strict=True):
-            gradient.copy_(part.view_as(gradient))
+        sums = torch.split(self._values, sizes)
+        for gradient, flat_sum in zip(self._gradients, sums, strict=True):
+            gradient.copy_(flat_sum.view_as(gradient))
 
 
 def buckets_of(tensors: Iterable[Tensor], most_bytes: int) -> Iterator[list[Tensor]]:
@@ -361,11 +383,13 @@ def buckets_of(tensors: Iterable[Tensor], most_bytes: int) -> Iterator[list[Tens
     """
     buckets: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
-        kind = tensor.dtype, tensor.device
-        bucket = buckets.setdefault(kind, [])
-        if bucket and sum(each.nbytes for each in bucket) + tensor.nbytes > most_bytes:
+        key = (tensor.dtype, tensor.device)
+        bucket = buckets.setdefault(key, [])
+        bucket_bytes = sum(member.nbytes for member in bucket)
+        if bucket and bucket_bytes + tensor.nbytes > most_bytes:
             yield bucket
-            bucket = buckets[kind] = []
+            bucket = []
+            buckets[key] = bucket
         bucket.append(tensor)
     yield from buckets.values()
 
@@ -374,7 +398,8 @@ class Compiled:
     """A module that OpenVINO computes on the CPU, products in `dtype`."""
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
-        self.model, self.dtype = model, dtype
+        self.model = model
+        self.dtype = dtype
         self._by_threads: dict[int, Any] = {}
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
@@ -382,8 +407,8 @@ class Compiled:
         threads = torch.get_num_threads()
         if threads not in self._by_threads:
             self._by_threads[threads] = compile_for_cpu(self.model, HINTS[self.dtype], threads)
-        results = self._by_threads[threads]([each.numpy() for each in inputs])
-        return [torch.from_numpy(results[place]) for place in range(len(results))]
+        arrays = self._by_threads[threads](_numpy_arrays(inputs))
+        return [torch.from_numpy(arrays[output]) for output in range(len(arrays))]
 
     def quantized(self, calibration: Sequence[tuple[Tensor, ...]]) -> "Compiled":
         """Return the module with int8 products, their scales calibrated on these inputs."""
@@ -392,7 +417,7 @@ class Compiled:
             nncf = import_openvino("nncf", "--int8")
             model = nncf.quantize(
                 self.model,
-                nncf.Dataset(calibration, lambda inputs: [each.numpy() for each in inputs]),
+                nncf.Dataset(calibration, _numpy_arrays),
                 model_type=nncf.ModelType.TRANSFORMER,
                 subset_size=len(calibration),
             )
@@ -415,12 +440,18 @@ class Compiled:
         return cls(core().read_model(path), torch.float32)
 
 
+def _numpy_arrays(tensors: Iterable[Tensor]) -> list[NDArray[Any]]:
+    """Return inputs as OpenVINO takes them."""
+    return [tensor.numpy() for tensor in tensors]
+
+
 class Traced(nn.Module):
     """A function as a module that OpenVINO can convert; `owner` has the weights that it reads."""
 
     def __init__(self, owner: nn.Module, function: Callable[..., Iterable[Tensor]]) -> None:
         super().__init__()
-        self.owner, self.function = owner, function
+        self.owner = owner
+        self.function = function
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Return the function's results."""
@@ -441,15 +472,19 @@ def compile_module(module: nn.Module, example: tuple[Tensor, ...], dtype: torch.
         try:
             model = import_openvino().convert_model(module, example_input=example)
             compiled = Compiled(model, dtype)
-            found = compiled(*example)
+            results = compiled(*example)
         except (RuntimeError, TypeError, ValueError) as error:
             Interrupted.raise_received()  # conversion calls Python, where signals are raised
             reason = str(error).strip().partition("\n")[0] or repr(error)
             raise ModelError(f"OpenVINO cannot convert this model: {reason}", hint) from error
-    pairs = zip(found, expected, strict=True)
-    off = max(float((one - other).norm() / other.norm()) for one, other in pairs)
-    if not off <= TOLERANCES[dtype]:
-        raise ModelError(f"OpenVINO's results differ from torch's by {off:.1e} of their size", hint)
+    difference = max(
+        float((result - of_torch).norm() / of_torch.norm())
+        for result, of_torch in zip(results, expected, strict=True)
+    )
+    if not difference <= TOLERANCES[dtype]:  # also if it is not a number
+        raise ModelError(
+            f"OpenVINO's results differ from torch's by {difference:.1e} of their size", hint
+        )
     return compiled
 
 
@@ -460,11 +495,14 @@ def certify(reduced: NDArray[np.float32], exact: NDArray[np.float32]) -> dict[st
     """
     norms = np.linalg.norm(reduced, axis=1) * np.linalg.norm(exact, axis=1)
     cosines = (reduced * exact).sum(1) / np.maximum(norms, np.finfo(np.float32).tiny)
-    found = float(cosines.mean()), float(np.quantile(cosines, 0.05))
-    if not all(value >= least for value, least in zip(found, LEAST_COSINES, strict=True)):
+    mean = float(cosines.mean())
+    percentile_5 = float(np.quantile(cosines, 0.05))
+    is_close = mean >= LEAST_MEAN_COSINE and percentile_5 >= LEAST_COSINE_5TH_PERCENTILE
+    if not is_close:
         raise ModelError(
-            f"--int8: cosines to float32 are {found[0]:.4f} in the mean and {found[1]:.4f} at the "
-            f"5th percentile, at least {LEAST_COSINES[0]} and {LEAST_COSINES[1]} are needed",
+            f"--int8: cosines to float32 are {mean:.4f} in the mean and {percentile_5:.4f} at the "
+            f"5th percentile, at least {LEAST_MEAN_COSINE} and {LEAST_COSINE_5TH_PERCENTILE} are "
+            "needed",
             "this model needs --dtype float32 or bfloat16",
         )
-    return {"mean_cosine": round(found[0], 6), "cosine_5th_percentile": round(found[1], 6)}
+    return {"mean_cosine": round(mean, 6), "cosine_5th_percentile": round(percentile_5, 6)}

@@ -117,8 +117,8 @@ class TextGenerator:
             while samples is None:
                 torch.manual_seed(seed)
                 samples = self._sample(filled_texts, max_tokens)
-        samples_of_filled = iter(samples)
-        return [next(samples_of_filled) if text else [] for text in texts]
+        remaining_samples = iter(samples)
+        return [next(remaining_samples) if text else [] for text in texts]
 
     def _sample(self, texts: Sequence[str], max_tokens: int) -> list[list[str]] | None:
         """Sample texts for each of `texts`, in batches of similar length.
@@ -145,10 +145,11 @@ class TextGenerator:
             )
             if samples is None:
                 return None
-            for number, row in enumerate(rows):
-                first = number * samples_per_text
-                stripped = [text.strip() for text in samples[first : first + samples_per_text]]
-                sampled[row] = [text for text in stripped if text]
+            for position, row in enumerate(rows):
+                start = position * samples_per_text
+                samples_of_row = samples[start : start + samples_per_text]
+                stripped = [sample.strip() for sample in samples_of_row]
+                sampled[row] = [sample for sample in stripped if sample]
         return sampled
 
     def _generate_batch(self, batch: Mapping[str, Any]) -> list[str]:

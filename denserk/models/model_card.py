@@ -50,19 +50,19 @@ def origin_of(model: str, folder: Path) -> Origin:
     return _follow(model, folder, frozenset())
 
 
-def _follow(model: str, folder: Path, seen: frozenset[Path]) -> Origin:
-    """Do as `origin_of`, for a model on the way to whose folder those in `seen` were."""
+def _follow(model: str, folder: Path, visited: frozenset[Path]) -> Origin:
+    """Do as `origin_of`, for a model that was reached through the folders in `visited`."""
     real_folder = folder.resolve()
-    if real_folder in seen:  # a folder that was trained in its own place
+    if real_folder in visited:  # a model that was trained further in its own folder
         return NO_ORIGIN
-    seen = seen | {real_folder}
+    visited = visited | {real_folder}
     stated = _stated_in_card(folder)
     hub_name = _hub_name(model, real_folder)
     if hub_name:
         return replace(stated, name=hub_name)
     parent = NO_ORIGIN
     if not stated.name:
-        parent = _parent_in_record(folder, seen)
+        parent = _parent_in_record(folder, visited)
     return Origin(
         stated.name or parent.name,
         stated.license or parent.license,
@@ -113,7 +113,7 @@ def _texts(value: Any) -> list[str]:
     return [text for text in values if isinstance(text, str) and text]
 
 
-def _parent_in_record(folder: Path, seen: frozenset[Path]) -> Origin:
+def _parent_in_record(folder: Path, visited: frozenset[Path]) -> Origin:
     """Return what is known of the model that the training of a folder started from."""
     try:
         record = training_record(folder) or {}
@@ -122,7 +122,7 @@ def _parent_in_record(folder: Path, seen: frozenset[Path]) -> Origin:
     for section in ("finetune", "pretrain"):
         model = (record.get(section) or {}).get("model")
         if isinstance(model, str) and Path(model).is_dir():
-            return _follow(model, Path(model), seen)
+            return _follow(model, Path(model), visited)
         if isinstance(model, str) and can_be_on_hub(model):
             return Origin(without_revision(full_name(model)))
     return NO_ORIGIN
@@ -142,13 +142,13 @@ def metadata(origin: Origin, license_id: str = "", **fields: Any) -> ModelCardDa
     language: Any = list(origin.language)
     if len(language) == 1:
         language = language[0]
-    known = {
+    values = {
         "base_model": origin.name,
         "license": license_id or origin.license,
         "language": language,
         **fields,
     }
-    return ModelCardData(**{name: value for name, value in known.items() if value})
+    return ModelCardData(**{name: value for name, value in values.items() if value})
 
 
 def write_card(path: Path, template: str, data: ModelCardData, **values: Any) -> None:
@@ -198,10 +198,12 @@ def described_sources(datasets: Sequence[str], local_files: int) -> str:
     >>> described_sources(["BeIR/scifact"], 1)
     '[BeIR/scifact](https://huggingface.co/datasets/BeIR/scifact), 1 local file'
     """
-    parts = [f"[{name}](https://huggingface.co/datasets/{name})" for name in datasets]
-    if local_files:
-        parts.append("1 local file" if local_files == 1 else f"{local_files} local files")
-    return ", ".join(parts)
+    sources = [f"[{name}](https://huggingface.co/datasets/{name})" for name in datasets]
+    if local_files == 1:
+        sources.append("1 local file")
+    elif local_files > 1:
+        sources.append(f"{local_files} local files")
+    return ", ".join(sources)
 
 
 def extend_card(path: Path, template: str, fields: Mapping[str, Any], **values: Any) -> None:

@@ -2,10 +2,10 @@
 
 import copy
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache, partial, wraps
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -126,8 +126,10 @@ class StoredEncoder:
         head_tensors: dict[str, Tensor] = {}
         backbone_tensors: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
-            part = head_tensors if name.startswith(HEADS) else backbone_tensors
-            part[name] = tensor
+            if name.startswith(HEADS):
+                head_tensors[name] = tensor
+            else:
+                backbone_tensors[name] = tensor
         return cls(folder, config, backbone_tensors, head_tensors, activation)
 
     @property
@@ -149,8 +151,8 @@ class StoredEncoder:
         """Build the encoder; missing weights are a ModelError, or to `train` initialised."""
         self._refuse_representation(settings.representation)
         with_head = needs_mlm_head(settings)
-        is_new_head = settings.mlm_head is encoding.MlmHead.FRESH or not self.has_mlm_head
-        fresh = with_head and is_new_head
+        takes_new_head = settings.mlm_head is encoding.MlmHead.FRESH or not self.has_mlm_head
+        fresh = with_head and takes_new_head
         if fresh and not train:
             raise ModelError(
                 f"{self.folder} has no masked-language-model head, or --set mlm-head=fresh was "
@@ -192,38 +194,42 @@ class StoredEncoder:
             )
         logger.info(f"randomly initialised: {untrained}")
 
-    def keep_layers(self, chosen: Sequence[int]) -> "StoredEncoder":
+    def keep_layers(self, layers: Sequence[int]) -> "StoredEncoder":
         """Return the encoder with these of its layers alone, from 0, ascending; () keeps all."""
-        if not chosen:
+        if not layers:
             return self
-        layers_path = self.architecture.layers
         layer_count = getattr(self.config, "num_hidden_layers", 0)
-        option = f"--set keep-layers={','.join(map(str, chosen))}"
-        if not layers_path:
+        option = f"--set keep-layers={','.join(map(str, layers))}"
+        if not self.architecture.layers:
             raise ModelError(
                 f"{option}: the model has no layers to choose from, as a {self.config.model_type}"
             )
-        if list(chosen) != sorted(set(chosen) & set(range(layer_count))):
+        existing_layers = set(layers) & set(range(layer_count))
+        if list(layers) != sorted(existing_layers):
             raise ModelError(
                 f"{option}: the model has the layers 0 to {layer_count - 1}, to be named in this "
                 "order"
             )
         config = copy.deepcopy(self.config)
-        config.num_hidden_layers = len(chosen)
+        config.num_hidden_layers = len(layers)
         layer_types = getattr(config, "layer_types", None)  # of ModernBERT
         if layer_types:
-            config.layer_types = [layer_types[layer] for layer in chosen]
+            config.layer_types = [layer_types[layer] for layer in layers]
+        return replace(self, config=config, tensors=self._tensors_of_layers(layers))
+
+    def _tensors_of_layers(self, layers: Sequence[int]) -> dict[str, Tensor]:
+        """Return the tensors with these layers alone, numbered anew from 0."""
         tensors = {}
         for name, tensor in self.tensors.items():
-            before, separator, name_in_layers = name.partition(f"{layers_path}.")
-            if not separator:
+            before, layers_path, name_in_layers = name.partition(f"{self.architecture.layers}.")
+            if not layers_path:
                 tensors[name] = tensor
                 continue
             number, _, name_in_layer = name_in_layers.partition(".")
-            if int(number) in chosen:
-                position = chosen.index(int(number))
-                tensors[f"{before}{separator}{position}.{name_in_layer}"] = tensor
-        return replace(self, config=config, tensors=tensors)
+            if int(number) in layers:
+                position = layers.index(int(number))
+                tensors[f"{before}{layers_path}{position}.{name_in_layer}"] = tensor
+        return tensors
 
     def masked_lm(self) -> Backbone:
         """Build the backbone with its MLM head, to pre-train; a missing head is initialised."""
@@ -251,7 +257,11 @@ class StoredEncoder:
         if fresh:
             logger.info("randomly initialised: the masked-language-model head")
             fresh_prefixes = self.architecture.head
-            tensors = {n: t for n, t in tensors.items() if not n.startswith(fresh_prefixes)}
+            tensors = {
+                name: tensor
+                for name, tensor in tensors.items()
+                if not name.startswith(fresh_prefixes)
+            }
         auto: Any = AutoModelForMaskedLM if with_head else AutoModel
         if not with_head and model_type in modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES:
             auto = AutoModelForTextEncoding  # of T5 the encoder alone
@@ -341,6 +351,7 @@ class StoredModel:
             return load_tokenizer(folder)
 
     def _reading(self) -> AbstractContextManager[None]:
+        """Context in which a file of another version of the folder is an error."""
         if self.version is None:
             return nullcontext()
         return self.version.reading()
@@ -414,27 +425,23 @@ def read_own_file(folder: Path) -> OwnFile:
         raise ModelError(f"{path} is not valid: {error}") from None
 
 
-def _of_one_version(read: Callable[[Path], StoredModel]) -> Callable[[Path], StoredModel]:
-    """Let a function read one version of a model's folder, which may be replaced meanwhile."""
-
-    def read_version(folder: Path) -> StoredModel:
-        version = Version.of(folder)
-        try:
-            return replace(read(folder), version=version)
-        except DenserkError:  # perhaps of a file that another process is about to write
-            refuse_being_written(folder, around=False)
-            raise
-
-    @wraps(read)
-    def read_one_version(folder: Path) -> StoredModel:
-        return read_whole([folder], partial(read_version, folder))
-
-    return read_one_version
-
-
-@_of_one_version
 def read_model_folder(folder: Path) -> StoredModel:
     """Read a model's folder, whatever its layout; a ModelError for an unknown or broken one."""
+    return read_whole([folder], partial(_read_one_version, folder))
+
+
+def _read_one_version(folder: Path) -> StoredModel:
+    """Read one version of a folder, which may be replaced meanwhile."""
+    version = Version.of(folder)
+    try:
+        return replace(_read_folder(folder), version=version)
+    except DenserkError:  # perhaps of a file that another process is about to write
+        refuse_being_written(folder, around=False)
+        raise
+
+
+def _read_folder(folder: Path) -> StoredModel:
+    """Read a folder of any layout as it is now."""
     if (folder / DENSERK_FILE).is_file():
         return _read_own_folder(folder)
     if is_sentence_transformers(folder):
@@ -445,11 +452,15 @@ def read_model_folder(folder: Path) -> StoredModel:
     encoder = StoredEncoder.read(folder)
     if "tok_proj.weight" in encoder.heads:  # Aggretriever's one-file layout
         return StoredModel(folder, encoder, encoder, _aggretriever(encoder.heads))
-    chosen = Representation.CLS if encoder.architecture.has_cls else Representation.MEAN
-    if encoder.architecture.is_decoder:
-        chosen = Representation.LAST
-    settings = RepresentationSettings(chosen)
+    settings = RepresentationSettings(_default_pooling(encoder.architecture))
     return StoredModel(folder, encoder, encoder, settings, has_settings=False)
+
+
+def _default_pooling(architecture: Architecture) -> Representation:
+    """Return the pooling of a folder that records none."""
+    if architecture.is_decoder:
+        return Representation.LAST
+    return Representation.CLS if architecture.has_cls else Representation.MEAN
 
 
 def _read_own_folder(folder: Path) -> StoredModel:
@@ -459,7 +470,8 @@ def _read_own_folder(folder: Path) -> StoredModel:
         passage = StoredEncoder.read(folder / PASSAGE_SIDE, activation=settings.activation)
         query = StoredEncoder.read(folder / QUERY_SIDE, activation=settings.activation)
     else:
-        passage = query = StoredEncoder.read(folder, activation=settings.activation)
+        passage = StoredEncoder.read(folder, activation=settings.activation)
+        query = passage
     return StoredModel(
         folder,
         query,

@@ -27,15 +27,15 @@ LEAST_NORM = 1e-12  # as `torch.nn.functional.normalize` has it
 
 def pool_cls(hidden: Array, mask: Mask) -> Array:
     """Return the state of position 0: (B, T, H) -> (B, H)."""
-    first: Array = hidden[:, 0]
-    return first
+    states: Array = hidden[:, 0]
+    return states
 
 
 def pool_mean(hidden: Array, mask: Mask) -> Array:
     """Return the mean over real tokens: (B, T, H) -> (B, H)."""
-    kept = mask[:, :, None]
-    total = sum_of_tokens(np.where(kept, hidden, np.float32(0)))
-    count = np.maximum(kept.sum(axis=1), 1).astype(np.float32)
+    is_real = mask[:, :, None]
+    total = sum_of_tokens(np.where(is_real, hidden, np.float32(0)))
+    count = np.maximum(is_real.sum(axis=1), 1).astype(np.float32)
     mean: Array = total / count
     return mean
 
@@ -48,8 +48,8 @@ def pool_max(hidden: Array, mask: Mask) -> Array:
 
 def pool_last(hidden: Array, mask: Mask) -> Array:
     """Return the state of the last real token: (B, T, H) -> (B, H)."""
-    last = (mask * np.arange(mask.shape[1])).argmax(axis=1)
-    states: Array = hidden[np.arange(len(hidden)), last]
+    last_positions = (mask * np.arange(mask.shape[1])).argmax(axis=1)
+    states: Array = hidden[np.arange(len(hidden)), last_positions]
     return states
 
 
@@ -70,21 +70,28 @@ def sum_of_tokens(hidden: Array) -> Array:
     >>> sum_of_tokens(np.ones((1, 40, 2), np.float32)).tolist()
     [[40.0, 40.0]]
     """
-    count, tokens, size = hidden.shape
+    count, _, size = hidden.shape
     wide = size - size % WIDTH
     total = np.empty((count, size), np.float32)
     total[:, :wide] = _sum_in_levels(hidden[:, :, :wide])
-    rest = hidden[:, :, wide:]
-    if rest.shape[2]:
-        whole = tokens - tokens % STRIDE
-        rest_total, *other_sums = [
-            _sum_in_levels(rest[:, offset:whole:STRIDE]) for offset in range(STRIDE)
-        ]
-        for token in range(whole, tokens):
-            rest_total += rest[:, token]
-        for other_sum in other_sums:
-            rest_total += other_sum
-        total[:, wide:] = rest_total
+    if wide < size:
+        total[:, wide:] = _sum_in_strides(hidden[:, :, wide:])
+    return total
+
+
+def _sum_in_strides(hidden: Array) -> Array:
+    """Add up every fourth token's states, these sums, and the tokens that are left over.
+
+    (B, T, H) -> (B, H).
+    """
+    tokens = hidden.shape[1]
+    end = tokens - tokens % STRIDE  # of the tokens that the strides have
+    total = _sum_in_levels(hidden[:, 0:end:STRIDE])
+    later_sums = [_sum_in_levels(hidden[:, start:end:STRIDE]) for start in range(1, STRIDE)]
+    for token in range(end, tokens):
+        total += hidden[:, token]
+    for later_sum in later_sums:
+        total += later_sum
     return total
 
 
@@ -97,12 +104,12 @@ def _sum_in_levels(hidden: Array) -> Array:
     power = max(LEAST_POWER, max(tokens - 1, 0).bit_length() // LEVELS)
     step = 1 << power
     sums = np.zeros((LEVELS, count, size), np.float32)
-    whole = tokens - tokens % step
-    for first in range(0, whole, step):
-        for token in range(first, first + step):
+    end = tokens - tokens % step  # of the last whole step
+    for start in range(0, end, step):
+        for token in range(start, start + step):
             sums[0] += hidden[:, token]
-        _carry(sums, first + step, power)
-    for token in range(whole, tokens):
+        _carry(sums, start + step, power)
+    for token in range(end, tokens):
         sums[0] += hidden[:, token]
     for level in range(1, LEVELS):
         sums[0] += sums[level]
@@ -135,14 +142,14 @@ def _norms(vectors: Array) -> Array:
     """
     squares: Array = vectors * vectors
     count, dimension = squares.shape
-    whole = dimension - dimension % LANES
+    end = dimension - dimension % LANES
     lanes = np.zeros((count, LANES), np.float32)
-    for first in range(0, whole, LANES):
-        lanes += squares[:, first : first + LANES]
+    for start in range(0, end, LANES):
+        lanes += squares[:, start : start + LANES]
     total: Array = lanes[:, 0].copy()
     for lane in range(1, LANES):
         total += lanes[:, lane]
-    for column in range(whole, dimension):
+    for column in range(end, dimension):
         total += squares[:, column]
     lengths: Array = np.sqrt(total)
     return lengths

@@ -57,7 +57,10 @@ def processor_name() -> str:
 
 def _flags() -> list[str]:
     """Return the instructions of the processor, as Linux names them."""
-    return [flag for name in FLAG_LINES for flag in _lines().get(name, "").split()]
+    flags = []
+    for name in FLAG_LINES:
+        flags += _lines().get(name, "").split()
+    return flags
 
 
 def is_surely_cpu(device: str) -> bool:
@@ -69,4 +72,4 @@ def is_surely_cpu(device: str) -> bool:
         return not torch.cuda.is_available()
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return True
-    return not any(path for pattern in GPU_DEVICES for path in Path("/dev").glob(pattern))
+    return not any(any(Path("/dev").glob(pattern)) for pattern in GPU_DEVICES)

@@ -24,7 +24,7 @@ from denserk.data.batches import TokenBatch
 from denserk.errors import ModelError, UsageError
 from denserk.models import lexical
 from denserk.models.backbone import Backbone
-from denserk.models.devices import Traced, at_least_float32, compile_module
+from denserk.models.devices import Compiled, Traced, at_least_float32, compile_module
 
 
 def pool_cls(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -34,9 +34,9 @@ def pool_cls(hidden: Tensor, mask: Tensor) -> Tensor:
 
 def pool_mean(hidden: Tensor, mask: Tensor) -> Tensor:
     """The mean over real tokens, summed in float32 at least: (B, T, H) -> (B, H)."""
-    kept = mask.unsqueeze(-1)
-    total = at_least_float32(torch.where(kept, hidden, 0)).sum(dim=1)
-    return total / kept.sum(dim=1).clamp(min=1)
+    is_real = mask.unsqueeze(-1)
+    total = at_least_float32(torch.where(is_real, hidden, 0)).sum(dim=1)
+    return total / is_real.sum(dim=1).clamp(min=1)
 
 
 def pool_max(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -46,15 +46,16 @@ def pool_max(hidden: Tensor, mask: Tensor) -> Tensor:
 
 def pool_last(hidden: Tensor, mask: Tensor) -> Tensor:
     """The state of the last real token: (B, T, H) -> (B, H)."""
-    places = torch.arange(mask.shape[1], device=mask.device)
-    last = (mask * places).argmax(dim=1)
-    return hidden[torch.arange(len(hidden), device=hidden.device), last]
+    positions = torch.arange(mask.shape[1], device=mask.device)
+    last_positions = (mask * positions).argmax(dim=1)
+    rows = torch.arange(len(hidden), device=hidden.device)
+    return hidden[rows, last_positions]
 
 
 def truncated(vectors: Tensor, size: int | None, *, l2_norm: bool) -> Tensor:
     """Keep the first `size` dimensions, or all, and then normalise: (..., D) -> (..., size)."""
-    kept = vectors[..., :size]
-    return F.normalize(kept, dim=-1) if l2_norm else kept
+    vectors = vectors[..., :size]
+    return F.normalize(vectors, dim=-1) if l2_norm else vectors
 
 
 class PassageVectors(NamedTuple):
@@ -65,7 +66,8 @@ class PassageVectors(NamedTuple):
 
     def of(self, rows: Tensor) -> "PassageVectors":
         """The vectors of the passages in these rows; an axis of `rows` stands in place of P."""
-        return PassageVectors(self.values[rows], None if self.mask is None else self.mask[rows])
+        mask = None if self.mask is None else self.mask[rows]
+        return PassageVectors(self.values[rows], mask)
 
 
 def vector_scores(queries: Tensor, passages: Tensor) -> Tensor:
@@ -79,13 +81,15 @@ def max_similarity(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     Masked vectors are ignored. The gradient goes to the best vector only; of equal ones to the
     first, in MLR the last layer's.
 
-    >>> scores, mask = torch.tensor([[[1.0, 2.0, 9.0]]]), torch.tensor([[True, True, False]])
+    >>> scores = torch.tensor([[[1.0, 2.0, 9.0]]])
+    >>> mask = torch.tensor([[True, True, False]])
     >>> max_similarity(scores, mask).item()
     2.0
     """
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf)
-    return scores.gather(2, scores.argmax(dim=2, keepdim=True)).squeeze(2)
+    best_vectors = scores.argmax(dim=2, keepdim=True)
+    return scores.gather(2, best_vectors).squeeze(2)
 
 
 SEVERAL_VECTORS = (Representation.MLR, Representation.ME_BERT, Representation.COLBERT)
@@ -100,16 +104,17 @@ POOLINGS = {
 class Pooled(nn.Module):
     """A pooling of token states; base class of the other representations.
 
-    `stored` is the number of vectors that an index keeps of a passage. `sides_alike`: a passage has
-    one vector in training, and a text the same one as a query and as a passage.
+    `vectors_per_passage` is the number of vectors that an index keeps of a passage. `sides_alike`:
+    a passage has one vector in training, and a text the same one as a query and as a passage.
     """
 
-    stored = 1
+    vectors_per_passage = 1
     sides_alike = True
 
     def __init__(self, pool: Callable[[Tensor, Tensor], Tensor], dimension: int) -> None:
         super().__init__()
-        self.pool, self.dimension = pool, dimension
+        self.pool = pool
+        self.dimension = dimension
         self.projection: nn.Module = nn.Identity()
 
     def forward(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
@@ -120,8 +125,8 @@ class Pooled(nn.Module):
         """Return a passage's vectors for training: (P, T) ids -> (P, S, D)."""
         return PassageVectors(self(backbone(batch), batch, backbone).unsqueeze(1))
 
-    def kept(self, vectors: PassageVectors) -> Tensor:
-        """Return the vectors that an index keeps of a passage: (P, S, D) -> (P, `stored`, D)."""
+    def indexed_vectors(self, vectors: PassageVectors) -> Tensor:
+        """Return the vectors that an index keeps: (P, S, D) -> (P, `vectors_per_passage`, D)."""
         return vectors.values
 
     def prepare_inference(self, backbone: Backbone, dtype: torch.dtype, *, compiled: bool) -> None:
@@ -137,71 +142,106 @@ class Aggretriever(Pooled):
 
     def __init__(self, settings: RepresentationSettings, hidden_size: int, vocabulary: int) -> None:
         kind = settings.agg_kind
-        sizes = (0, vocabulary) if kind is AggKind.NONE else (settings.cls_dim, settings.agg_dim)
-        super().__init__(pool_mean, sum(sizes))
-        self.settings, self.vocabulary = settings, vocabulary
-        self.cls_dim, self.agg_dim = sizes
-        self._head: lexical.VocabularyHead | None = None
+        if kind is AggKind.NONE:  # a dimension for each token of the vocabulary, and no [CLS]
+            cls_dim = 0
+            agg_dim = vocabulary
+        else:
+            cls_dim = settings.cls_dim
+            agg_dim = settings.agg_dim
+        super().__init__(pool_mean, cls_dim + agg_dim)
+        self.settings = settings
+        self.vocabulary = vocabulary
+        self.cls_dim = cls_dim
+        self.agg_dim = agg_dim
+        self._head: lexical.VocabularyHead | None = None  # that of `prepare_inference`
         self.layout: lexical.SliceLayout | None = None
-        if self.agg_dim and kind in (AggKind.STAR, AggKind.PLUS):
-            division = settings.agg_layout, settings.agg_seed
-            self.layout = lexical.SliceLayout(vocabulary, self.agg_dim, kind, *division)
-        self.cls_proj = nn.Linear(hidden_size, self.cls_dim) if self.cls_dim else None
-        weighs = self.agg_dim and kind is not AggKind.AVERAGE
-        learned = weighs and settings.term_weight is not TermWeight.ONE
-        self.tok_proj = nn.Linear(hidden_size, 1) if learned else None
-        inputs = {AggKind.LINEAR: vocabulary, AggKind.AVERAGE: hidden_size}.get(kind)
-        self.agg_proj = nn.Linear(inputs, self.agg_dim) if self.agg_dim and inputs else None
+        if agg_dim and kind in (AggKind.STAR, AggKind.PLUS):
+            self.layout = lexical.SliceLayout(
+                vocabulary, agg_dim, kind, settings.agg_layout, settings.agg_seed
+            )
+
+        # seeded training depends on the order in which these are initialised
+        self.cls_proj = nn.Linear(hidden_size, cls_dim) if cls_dim else None
+        weighs_terms = agg_dim > 0 and kind is not AggKind.AVERAGE
+        learns_weights = weighs_terms and settings.term_weight is not TermWeight.ONE
+        self.tok_proj = nn.Linear(hidden_size, 1) if learns_weights else None
+        self.agg_proj: nn.Linear | None = None
+        if agg_dim and kind is AggKind.LINEAR:
+            self.agg_proj = nn.Linear(vocabulary, agg_dim)
+        elif agg_dim and kind is AggKind.AVERAGE:
+            self.agg_proj = nn.Linear(hidden_size, agg_dim)
 
     def forward(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
         """(B, T, H) -> (B, D) float32."""
-        parts = []
+        vectors = []
         if self.cls_proj is not None:
-            parts.append(self.cls_proj(at_least_float32(hidden[:, 0])))
+            vectors.append(self.cls_proj(at_least_float32(hidden[:, 0])))
         if self.agg_dim:
-            parts.append(self.lexical_part(hidden, batch, backbone))
+            vectors.append(self.lexical_part(hidden, batch, backbone))
         if self.settings.agg_order is encoding.AggOrder.AGG_CLS:
-            parts.reverse()
-        return torch.cat(parts, dim=-1)
+            vectors.reverse()
+        return torch.cat(vectors, dim=-1)
 
     def prepare_inference(self, backbone: Backbone, dtype: torch.dtype, *, compiled: bool) -> None:
         """See `Pooled`."""
         if not needs_mlm_head(self.settings):
             return
+        # the signs of weights would be a second input
         compiled = compiled and self.settings.term_weight is not TermWeight.SIGNED
-        kept, decoder = torch.float32 if compiled else dtype, backbone.decoder
-        weight, bias = decoder.weight.detach().to(kept), decoder.bias.detach().to(kept)
-        self._head = head = lexical.VocabularyHead(backbone.transform, weight, bias, self.layout)
+        stored_dtype = torch.float32 if compiled else dtype
+        weight = backbone.decoder.weight.detach().to(stored_dtype)
+        bias = backbone.decoder.bias.detach().to(stored_dtype)
+        self._head = lexical.VocabularyHead(backbone.transform, weight, bias, self.layout)
         if compiled:
-            seeded = torch.Generator().manual_seed(1)
-            example = torch.randn(7, backbone.config.hidden_size, generator=seeded)
-            traced = Traced(backbone.model, lambda states: [head(states)])
-            head.compiled = compile_module(traced, (example,), dtype)
+            self._head.compiled = _compiled_head(self._head, backbone, dtype)
 
     def lexical_part(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
         """The lexical part: (B, T, H) -> (B, agg_dim), without position 0, with [SEP]."""
-        states, mask = hidden[:, 1:], batch.attention_mask[:, 1:]
+        states = hidden[:, 1:]
+        mask = batch.attention_mask[:, 1:]
         if self.settings.agg_kind is AggKind.AVERAGE:
             vector = self.pool(states, mask)
         elif self.settings.mlm_head is encoding.MlmHead.NONE:
-            ids, weights = batch.input_ids[:, 1:], self.term_weights(states, mask)
-            vector = lexical.aggregate_tokens(ids, weights, mask, self.vocabulary)
-            vector = vector if self.layout is None else self.layout.fold(vector)
+            vector = self._token_vector(states, mask, batch.input_ids[:, 1:])
         else:
-            decoder = backbone.decoder
-            head = self._head or lexical.VocabularyHead(
-                backbone.transform, decoder.weight, decoder.bias, self.layout
-            )
-            signed = self.settings.term_weight is TermWeight.SIGNED
-            weights = self.term_weights(states, mask)
-            vector = lexical.aggregate(states, weights, mask, head, signed=signed)
-            vector = vector if self.layout is None else self.layout.join_halves(vector)
+            vector = self._vocabulary_vector(states, mask, backbone)
         return vector if self.agg_proj is None else self.agg_proj(vector)
+
+    def _token_vector(self, states: Tensor, mask: Tensor, ids: Tensor) -> Tensor:
+        """The tokens' weights, without MLM head: (B, T, H) -> (B, V), or folded (B, agg_dim)."""
+        weights = self.term_weights(states, mask)
+        vector = lexical.aggregate_tokens(ids, weights, mask, self.vocabulary)
+        return vector if self.layout is None else self.layout.fold(vector)
+
+    def _vocabulary_vector(self, states: Tensor, mask: Tensor, backbone: Backbone) -> Tensor:
+        """`max_i w_i p_i` by the MLM head: (B, T, H) -> (B, V), or folded (B, agg_dim)."""
+        head = self._head
+        if head is None:
+            head = lexical.VocabularyHead(
+                backbone.transform, backbone.decoder.weight, backbone.decoder.bias, self.layout
+            )
+        weights = self.term_weights(states, mask)
+        is_signed = self.settings.term_weight is TermWeight.SIGNED
+        vector = lexical.aggregate(states, weights, mask, head, signed=is_signed)
+        return vector if self.layout is None else self.layout.join_halves(vector)
 
     def term_weights(self, states: Tensor, mask: Tensor) -> Tensor:
         """`w_i` of the paper, after its rule: (B, T, H) and a mask (B, T) -> (B, T)."""
-        raw = mask if self.tok_proj is None else self.tok_proj(at_least_float32(states)).squeeze(-1)
-        return lexical.WEIGHT_RULES[self.settings.term_weight](at_least_float32(raw))
+        rule = lexical.WEIGHT_RULES[self.settings.term_weight]
+        if self.tok_proj is None:  # the rule is then that all weights are 1
+            return rule(at_least_float32(mask))
+        weights = self.tok_proj(at_least_float32(states)).squeeze(-1)
+        return rule(at_least_float32(weights))
+
+
+def _compiled_head(
+    head: lexical.VocabularyHead, backbone: Backbone, dtype: torch.dtype
+) -> Compiled:
+    """Return an MLM head that OpenVINO computes."""
+    generator = torch.Generator().manual_seed(1)
+    example = torch.randn(7, backbone.config.hidden_size, generator=generator)
+    traced = Traced(backbone.model, lambda states: [head(states)])
+    return compile_module(traced, (example,), dtype)
 
 
 class ScalarMix(nn.Module):
@@ -222,8 +262,8 @@ class ScalarMix(nn.Module):
         logits = self.scalar_parameters.masked_fill(~mask, -torch.inf)
         weights = logits.softmax(1).to(vectors.dtype)
         # what stands in place of a missing vector may be any number
-        real = torch.where(mask.unsqueeze(-1), vectors, 0)
-        return torch.einsum("psh,ps->ph", real, weights)
+        vectors = torch.where(mask.unsqueeze(-1), vectors, 0)
+        return torch.einsum("psh,ps->ph", vectors, weights)
 
 
 def average_vectors(vectors: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -244,7 +284,8 @@ def first_tokens(hidden: Tensor, mask: Tensor, count: int, *, by_cls: bool) -> P
         mask = torch.cat([mask.new_ones(len(mask), 1), mask], 1)
     missing = max(0, count - hidden.shape[1])
     values = F.pad(hidden[:, :count], (0, 0, 0, missing))
-    return PassageVectors(values, F.pad(mask[:, :count], (0, missing)))
+    padded_mask = F.pad(mask[:, :count], (0, missing))
+    return PassageVectors(values, padded_mask)
 
 
 class MultiVector(Pooled):
@@ -255,50 +296,66 @@ class MultiVector(Pooled):
     def __init__(self, settings: RepresentationSettings, backbone: Backbone) -> None:
         by_cls = backbone.architecture.has_cls
         super().__init__(pool_cls if by_cls else pool_mean, backbone.config.hidden_size)
-        self.settings, self.by_cls = settings, by_cls
-        count = settings.vectors
+        self.settings = settings
+        self.by_cls = by_cls
+        vector_count = settings.vectors
         if settings.representation is Representation.MLR:
-            last = backbone.config.num_hidden_layers
-            chosen = settings.layers or (last - 1, last)
-            if last not in chosen or sorted(chosen) != sorted(set(chosen) & set(range(last + 1))):
-                raise ModelError(
-                    f"--layers {','.join(map(str, chosen))}: the backbone has the layers 0 to "
-                    f"{last}, and the last must be among those named, each once",
-                    f"for example --layers {last - 1},{last}",
-                )
-            self.layers = sorted(chosen, reverse=True)  # the order of the vectors
-            count = len(self.layers)
-        mixed = settings.reduction is encoding.Reduction.SCALAR_MIX
-        self.scalar_mix = ScalarMix(count) if mixed else None
-        self.stored = count if settings.reduction is encoding.Reduction.MULTI_VECTOR else 1
+            self.layers = _layers_last_first(settings, backbone.config.num_hidden_layers)
+            vector_count = len(self.layers)
+        self.scalar_mix: ScalarMix | None = None
+        if settings.reduction is encoding.Reduction.SCALAR_MIX:
+            self.scalar_mix = ScalarMix(vector_count)
+        if settings.reduction is encoding.Reduction.MULTI_VECTOR:
+            self.vectors_per_passage = vector_count
 
     def passages(self, batch: TokenBatch, backbone: Backbone) -> PassageVectors:
         """See `Pooled`."""
-        mask, settings = batch.attention_mask, self.settings
-        if settings.representation is Representation.MLR:  # equation 1
-            states = backbone.hidden_states(batch)
-            path = backbone.architecture.final_norm
-            if settings.norm_intermediate and path:
-                states[1:-1] = map(backbone.encoder.get_submodule(path), states[1:-1])
-            pooled = [self.pool(states[layer], mask) for layer in self.layers]
-            vectors = PassageVectors(torch.stack(pooled, dim=1))
-        elif settings.representation is Representation.ME_BERT:
-            hidden = backbone(batch)
-            vectors = first_tokens(hidden, mask, settings.vectors, by_cls=self.by_cls)
-        else:
-            vectors = PassageVectors(backbone(batch), mask)
+        vectors = self._all_vectors(batch, backbone)
         if self.scalar_mix is not None:
             return PassageVectors(self.scalar_mix(*vectors).unsqueeze(1))
-        if settings.reduction is encoding.Reduction.AVERAGE:
+        if self.settings.reduction is encoding.Reduction.AVERAGE:
             return PassageVectors(average_vectors(*vectors).unsqueeze(1))
         return vectors
 
-    def kept(self, vectors: PassageVectors) -> Tensor:
+    def _all_vectors(self, batch: TokenBatch, backbone: Backbone) -> PassageVectors:
+        """Return a passage's vectors before they are reduced: (P, T) ids -> (P, S, D)."""
+        mask = batch.attention_mask
+        if self.settings.representation is Representation.MLR:
+            return PassageVectors(self._layer_vectors(batch, backbone))
+        hidden = backbone(batch)
+        if self.settings.representation is Representation.ME_BERT:
+            return first_tokens(hidden, mask, self.settings.vectors, by_cls=self.by_cls)
+        return PassageVectors(hidden, mask)
+
+    def _layer_vectors(self, batch: TokenBatch, backbone: Backbone) -> Tensor:
+        """Pool the states of each chosen layer (MLR, equation 1): (P, T) ids -> (P, S, D)."""
+        states = backbone.hidden_states(batch)
+        norm_path = backbone.architecture.final_norm
+        if self.settings.norm_intermediate and norm_path:
+            final_norm = backbone.encoder.get_submodule(norm_path)
+            states[1:-1] = [final_norm(layer_states) for layer_states in states[1:-1]]
+        pooled = [self.pool(states[layer], batch.attention_mask) for layer in self.layers]
+        return torch.stack(pooled, dim=1)
+
+    def indexed_vectors(self, vectors: PassageVectors) -> Tensor:
         """See `Pooled`; a vector that a short passage lacks is a copy of the first."""
         values = vectors.values
-        if self.stored > 1 and vectors.mask is not None:
+        if self.vectors_per_passage > 1 and vectors.mask is not None:
             values = torch.where(vectors.mask.unsqueeze(-1), values, values[:, :1])
-        return values[:, : self.stored]
+        return values[:, : self.vectors_per_passage]
+
+
+def _layers_last_first(settings: RepresentationSettings, last: int) -> list[int]:
+    """Return MLR's layers in the order of their vectors; `last` is the backbone's last layer."""
+    layers = settings.layers or (last - 1, last)
+    existing_layers = set(layers) & set(range(last + 1))
+    if last not in layers or sorted(layers) != sorted(existing_layers):
+        raise ModelError(
+            f"--layers {','.join(map(str, layers))}: the backbone has the layers 0 to "
+            f"{last}, and the last must be among those named, each once",
+            f"for example --layers {last - 1},{last}",
+        )
+    return sorted(layers, reverse=True)
 
 
 def needs_mlm_head(settings: RepresentationSettings) -> bool:
@@ -322,46 +379,42 @@ class Encoder(nn.Module):
         self, backbone: Backbone, settings: RepresentationSettings, activation: str = "Identity"
     ) -> None:
         super().__init__()
-        self.backbone, self.settings = backbone, settings
+        self.backbone = backbone
+        self.settings = settings
         self.activation_name = activation if settings.projection else "Identity"
         self.activation: nn.Module = getattr(nn, self.activation_name)()
-        hidden, vocabulary = backbone.config.hidden_size, backbone.config.vocab_size
-        self.representation: Pooled
-        if settings.representation in SEVERAL_VECTORS:
-            self.representation = MultiVector(settings, backbone)
-        elif settings.representation is Representation.AGG:
-            self.representation = Aggretriever(settings, hidden, vocabulary)
-        else:
-            self.representation = Pooled(POOLINGS[settings.representation], hidden)
-        own = self.representation.dimension
+        self.representation = _representation_of(settings, backbone)
+        dimension = self.representation.dimension
         if settings.projection:
-            self.representation.projection = nn.Linear(own, settings.projection)
-            own = settings.projection
-        self.dimension = settings.truncate_dim or own
-        if self.dimension > own:
+            self.representation.projection = nn.Linear(dimension, settings.projection)
+            dimension = settings.projection
+        self.dimension = settings.truncate_dim or dimension
+        if self.dimension > dimension:
             raise UsageError(
-                f"--truncate-dim {self.dimension}: the model's vectors have {own} dimensions"
+                f"--truncate-dim {self.dimension}: the model's vectors have {dimension} dimensions"
             )
-        self.vectors_per_passage = self.representation.stored
+        self.vectors_per_passage = self.representation.vectors_per_passage
         self.sides_alike = self.representation.sides_alike
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """Return one vector per text: (B, T) ids -> (B, D), float32 at least."""
-        return self._scaled(self.representation(self.backbone(batch), batch, self.backbone))
+        hidden = self.backbone(batch)
+        return self._finish(self.representation(hidden, batch, self.backbone))
 
     def passage_vectors(self, batch: TokenBatch) -> PassageVectors:
         """Return a passage's vectors for training: (P, T) ids -> (P, S, D)."""
         vectors = self.representation.passages(batch, self.backbone)
-        return PassageVectors(self._scaled(vectors.values), vectors.mask)
+        return PassageVectors(self._finish(vectors.values), vectors.mask)
 
     def stored_vectors(self, batch: TokenBatch) -> Tensor:
         """Return a passage's vectors for an index: (P, T) ids -> (P, S, D)."""
-        return self.representation.kept(self.passage_vectors(batch))
+        return self.representation.indexed_vectors(self.passage_vectors(batch))
 
-    def _scaled(self, vectors: Tensor) -> Tensor:
-        settings = self.settings
-        vectors = self.activation(self.representation.projection(at_least_float32(vectors)))
-        return truncated(at_least_float32(vectors), settings.truncate_dim, l2_norm=settings.l2_norm)
+    def _finish(self, vectors: Tensor) -> Tensor:
+        """Project, cut and normalise vectors, as far as the settings say so: (..., D)."""
+        vectors = self.representation.projection(at_least_float32(vectors))
+        vectors = at_least_float32(self.activation(vectors))
+        return truncated(vectors, self.settings.truncate_dim, l2_norm=self.settings.l2_norm)
 
     def prepare_inference(
         self, dtype: torch.dtype, head_dtype: torch.dtype, *, compiled: bool
@@ -380,12 +433,23 @@ class Encoder(nn.Module):
         self.representation.prepare_inference(self.backbone, head_dtype, compiled=compiled)
 
 
+def _representation_of(settings: RepresentationSettings, backbone: Backbone) -> Pooled:
+    """Return what turns the backbone's states into vectors."""
+    if settings.representation in SEVERAL_VECTORS:
+        return MultiVector(settings, backbone)
+    hidden_size = backbone.config.hidden_size
+    if settings.representation is Representation.AGG:
+        return Aggretriever(settings, hidden_size, backbone.config.vocab_size)
+    return Pooled(POOLINGS[settings.representation], hidden_size)
+
+
 class Retriever(nn.Module):
     """The encoders of queries and passages; the same object where the sides share weights."""
 
     def __init__(self, query: Encoder, passage: Encoder) -> None:
         super().__init__()
-        self.passage, self.query = passage, query
+        self.passage = passage
+        self.query = query
 
     @property
     def shared(self) -> bool:

@@ -8,7 +8,7 @@ ignored.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from denserk.config.encoding import Representation, RepresentationSettings, TextSettings
 from denserk.config.options import LARGEST
@@ -32,7 +32,10 @@ ADAPTER_CONFIG = "adapter_config.json"
 OWN_MODULE = b"denserk.integrations"  # the class by which sentence-transformers opens denserk's
 PACKAGE = "sentence_transformers."  # of the classes of its modules
 # modules in their order; the last two may be absent
-TRANSFORMER, POOLING, DENSE, NORMALIZE = "Transformer", "Pooling", "Dense", "Normalize"
+TRANSFORMER = "Transformer"
+POOLING = "Pooling"
+DENSE = "Dense"
+NORMALIZE = "Normalize"
 CHAINS = (
     (TRANSFORMER, POOLING),
     (TRANSFORMER, POOLING, NORMALIZE),
@@ -58,7 +61,8 @@ OLDER_POOLING_KEYS = {
 POOLING_DIMENSIONS = ("embedding_dimension", "word_embedding_dimension")
 POOLING_KEYS = (*POOLING_DIMENSIONS, *OLDER_POOLING_KEYS, "pooling_mode", "include_prompt")
 # classes of torch.nn that a linear layer may be followed by
-IDENTITY, TANH = "Identity", "Tanh"
+IDENTITY = "Identity"
+TANH = "Tanh"
 ACTIVATIONS = (IDENTITY, TANH, "ReLU", "GELU", "Sigmoid", "SiLU", "LeakyReLU", "ELU", "Softplus")
 # similarity_fn_name -> how vectors are compared; cosine compares normalised ones
 COSINE = "cosine"
@@ -71,8 +75,12 @@ TRANSFORMER_VALUES: dict[str, tuple[Any, ...]] = {
 # the transformer's settings that denserk reads, or that change no vector
 TRANSFORMER_KEYS = (
     *TRANSFORMER_VALUES,
-    *("max_seq_length", "query_length", "document_length", "do_lower_case"),
-    *("modality_config", "unpad_inputs"),
+    "max_seq_length",
+    "query_length",
+    "document_length",
+    "do_lower_case",
+    "modality_config",
+    "unpad_inputs",
 )
 TEXT_MODALITY = {"method": "forward", "method_output_name": "last_hidden_state"}
 # arguments of transformers' from_pretrained, in settings of these names, that change no vector
@@ -85,13 +93,21 @@ ARGUMENTS = (
     "config_kwargs",
 )
 HARMLESS_ARGUMENTS = {
-    *("dtype", "torch_dtype", "attn_implementation", "low_cpu_mem_usage", "device_map"),
-    *("use_safetensors", "use_fast", "trust_remote_code", "cache_dir", "revision", "token"),
+    "dtype",
+    "torch_dtype",
+    "attn_implementation",
+    "low_cpu_mem_usage",
+    "device_map",
+    "use_safetensors",
+    "use_fast",
+    "trust_remote_code",
+    "cache_dir",
+    "revision",
+    "token",
     "add_pooling_layer",  # BERT's own pooler, which no token's state depends on
 }
-LENGTH_RULE = {
-    name: range(1, LARGEST) for name in ("max_seq_length?", "query_length?", "document_length?")
-}
+LENGTH = range(1, LARGEST)
+LENGTH_RULE = {"max_seq_length?": LENGTH, "query_length?": LENGTH, "document_length?": LENGTH}
 # of a model that names no length
 DEFAULT_LENGTH = 512
 QUERY_PROMPTS = ("query",)
@@ -220,8 +236,9 @@ def check_cross_encoder(root: Path) -> None:
     config = read_optional_json(root / CONFIG, {"sentence_transformers?": dict})
     _check_activation(config.get("sentence_transformers") or {}, root / CONFIG)
     for path in sorted(root.glob("sentence_*_config.json")):
-        if processing := read_json(path).get("processing_kwargs"):
-            _reject(path, "processing_kwargs", processing, RERANK_ELSEWHERE)
+        processing_kwargs = read_json(path).get("processing_kwargs")
+        if processing_kwargs:
+            _reject(path, "processing_kwargs", processing_kwargs, RERANK_ELSEWHERE)
 
 
 def _check_activation(settings: Mapping[str, Any], path: Path) -> None:
@@ -236,10 +253,10 @@ def read_sentence_transformers(root: Path) -> SentenceTransformersFolder:
     """Read a folder's settings; a ModelError for one that denserk does not compute exactly."""
     modules = _read_modules(root)
     transformer = modules[TRANSFORMER]
-    settings_files = sorted(transformer.glob("sentence_*_config.json"))
-    settings = read_json(settings_files[0], LENGTH_RULE) if settings_files else {}
-    if settings_files:
-        _check_transformer(settings, settings_files[0], transformer)
+    transformer_paths = sorted(transformer.glob("sentence_*_config.json"))
+    transformer_settings: Mapping[str, Any] = {}
+    if transformer_paths:
+        transformer_settings = _read_transformer(transformer_paths[0])
     _check_adapter(transformer)
     pooling_path = modules[POOLING] / CONFIG
     pooling = read_json(pooling_path)
@@ -249,54 +266,86 @@ def read_sentence_transformers(root: Path) -> SentenceTransformersFolder:
         _check_normalize(modules[NORMALIZE])
 
     model_path = root / PROMPTS_FILE
-    model_config = read_optional_json(model_path, PROMPTS_RULE)
-    model_type = model_config.get("model_type")
-    if model_type not in (None, "SentenceTransformer"):
-        _reject(model_path, "model_type", model_type, ENCODE_ELSEWHERE)
+    model_config = _read_model_config(model_path)
     similarity = _read_similarity(model_config, model_path)
-    is_cosine = similarity == COSINE
     truncate_dim = _read_truncation(model_config, model_path, pooling, dense)
-    if truncate_dim is not None and has_normalize and not is_cosine:
-        # cut vectors are not normalised again, as denserk would do it
-        raise ModelError(
-            f"{model_path}: truncate_dim after the module Normalize with similarity_fn_name "
-            f"{similarity} is not computed by denserk",
-            f"remove truncate_dim from {model_path}, or set similarity_fn_name to cosine",
-        )
-    cosine = ""
-    if is_cosine and not has_normalize:
-        cosine = "the default of sentence-transformers"
-        if model_config.get("similarity_fn_name"):
-            cosine = f"similarity_fn_name of {PROMPTS_FILE}"
+    if truncate_dim is not None and has_normalize:
+        _check_truncation_of_normalised(similarity, model_path)
     representation = RepresentationSettings(
         _read_pooling(pooling, pooling_path),
-        l2_norm=has_normalize or is_cosine,
+        l2_norm=has_normalize or similarity == COSINE,
         truncate_dim=truncate_dim,
         projection=dense.dimension if dense else 0,
     )
     prompts = _read_prompts(model_config, model_path)
-    length = settings.get("max_seq_length") or _tokenizer_length(transformer)
-    text = TextSettings(
-        query_max_length=settings.get("query_length") or length or DEFAULT_LENGTH,
-        passage_max_length=settings.get("document_length") or length or DEFAULT_LENGTH,
-        query_prefix=prompts.query,
-        passage_prefix=prompts.passage,
-    )
-    files = [root / MODULES_FILE, pooling_path]
-    files += [path for path in (model_path, *settings_files) if path.is_file()]
+    max_length = transformer_settings.get("max_seq_length") or _tokenizer_length(transformer)
+
+    files = [root / MODULES_FILE, pooling_path, *transformer_paths]
+    if model_path.is_file():
+        files.append(model_path)
     if dense is not None:
         files.append(dense.folder / CONFIG)
     return SentenceTransformersFolder(
         root=root,
         transformer=transformer,
         representation=representation,
-        text=text,
+        text=_text_settings(transformer_settings, max_length, prompts),
         metric=SIMILARITIES[similarity],
         files=tuple(files),
         dense=dense,
-        cosine=cosine,
+        cosine="" if has_normalize else _reason_for_cosine(similarity, model_config),
         prompts=prompts,
-        has_length=length is not None,
+        has_length=max_length is not None,
+    )
+
+
+def _read_transformer(path: Path) -> Mapping[str, Any]:
+    """Return the settings of the transformer, in a file of its folder."""
+    settings = read_json(path, LENGTH_RULE)
+    _check_transformer(settings, path)
+    return settings
+
+
+def _read_model_config(path: Path) -> Mapping[str, Any]:
+    """Return the settings of the model as a whole; those of another kind of model are rejected."""
+    config = read_optional_json(path, PROMPTS_RULE)
+    model_type = config.get("model_type")
+    if model_type not in (None, "SentenceTransformer"):
+        _reject(path, "model_type", model_type, ENCODE_ELSEWHERE)
+    return config
+
+
+def _check_truncation_of_normalised(similarity: str, path: Path) -> None:
+    """Reject cut vectors that are not normalised again, as denserk would do it."""
+    if similarity == COSINE:
+        return
+    raise ModelError(
+        f"{path}: truncate_dim after the module Normalize with similarity_fn_name "
+        f"{similarity} is not computed by denserk",
+        f"remove truncate_dim from {path}, or set similarity_fn_name to cosine",
+    )
+
+
+def _reason_for_cosine(similarity: str, model_config: Mapping[str, Any]) -> str:
+    """Return why a model compares by cosine; empty if it does not."""
+    if similarity != COSINE:
+        return ""
+    if model_config.get("similarity_fn_name"):
+        return f"similarity_fn_name of {PROMPTS_FILE}"
+    return "the default of sentence-transformers"
+
+
+def _text_settings(
+    transformer_settings: Mapping[str, Any], max_length: int | None, prompts: Prompts
+) -> TextSettings:
+    """Return lengths and prompts of queries and passages."""
+    return TextSettings(
+        query_max_length=transformer_settings.get("query_length") or max_length or DEFAULT_LENGTH,
+        passage_max_length=(
+            transformer_settings.get("document_length") or max_length or DEFAULT_LENGTH
+        ),
+        query_prefix=prompts.query,
+        passage_prefix=prompts.passage,
     )
 
 
@@ -316,26 +365,23 @@ def _read_modules(root: Path) -> dict[str, Path]:
     # a class of another package may compute anything, whatever its name
     is_foreign = any(not class_path.startswith(PACKAGE) for class_path in class_paths)
     if is_foreign or tuple(names) not in CHAINS:
+        shown_names = class_paths if is_foreign else names
         raise ModelError(
-            f"{path} chains the modules {', '.join(class_paths if is_foreign else names)}; denserk "
-            "computes Transformer, Pooling, and after them Dense and Normalize",
+            f"{path} chains the modules {', '.join(shown_names)}; denserk computes Transformer, "
+            "Pooling, and after them Dense and Normalize",
             ENCODE_ELSEWHERE,
         )
     folders = (path_inside(root, module.get("path") or "", path) for module in modules)
     return dict(zip(names, folders, strict=True))
 
 
-def _check_transformer(settings: Mapping[str, Any], path: Path, folder: Path) -> None:
+def _check_transformer(settings: Mapping[str, Any], path: Path) -> None:
     """Reject settings of the transformer that change its token states in ways of their own."""
     for name, values in TRANSFORMER_VALUES.items():
         if settings.get(name) not in (None, *values):
             _reject(path, name, settings[name], ENCODE_ELSEWHERE)
-    modalities = settings.get("modality_config")
-    if modalities:
-        text_modality = modalities.get("text") if isinstance(modalities, dict) else modalities
-        if text_modality != TEXT_MODALITY:
-            _reject(path, "modality_config.text", text_modality, ENCODE_ELSEWHERE)
-    tokenizer = read_optional_json(folder / TOKENIZER_CONFIG)
+    _check_modality(settings.get("modality_config"), path)
+    tokenizer = read_optional_json(path.parent / TOKENIZER_CONFIG)
     if settings.get("do_lower_case") and not tokenizer.get("do_lower_case"):
         raise ModelError(
             f"{path}: do_lower_case lower-cases text before the tokenizer, which denserk does not",
@@ -347,6 +393,15 @@ def _check_transformer(settings: Mapping[str, Any], path: Path, folder: Path) ->
                 _reject(path, f"{name}.{argument}", value[argument], ENCODE_ELSEWHERE)
         elif value and name not in TRANSFORMER_KEYS:
             _reject(path, name, value, ENCODE_ELSEWHERE)
+
+
+def _check_modality(modalities: Any, path: Path) -> None:
+    """Reject another way to read text than by the last hidden states."""
+    if not modalities:
+        return
+    text_modality = modalities.get("text") if isinstance(modalities, dict) else modalities
+    if text_modality != TEXT_MODALITY:
+        _reject(path, "modality_config.text", text_modality, ENCODE_ELSEWHERE)
 
 
 def _check_adapter(transformer: Path) -> None:
@@ -363,7 +418,9 @@ def _read_pooling(pooling: Mapping[str, Any], path: Path) -> Representation:
     """Return the pooling of a folder."""
     modes = pooling.get("pooling_mode")
     if not modes:
-        modes = [mode for key, mode in OLDER_POOLING_KEYS.items() if pooling.get(key)] or ["mean"]
+        modes = [mode for key, mode in OLDER_POOLING_KEYS.items() if pooling.get(key)]
+    if not modes:
+        modes = "mean"
     if not isinstance(modes, list):
         modes = [modes]
     if len(modes) != 1 or modes[0] not in POOLING_MODES:
@@ -386,10 +443,10 @@ def _read_dense(folder: Path) -> DenseLayer:
     _check_text_vectors(config, path)
     if config.get("use_residual"):
         _reject(path, "use_residual", config["use_residual"], ENCODE_ELSEWHERE)
-    function = config.get("activation_function", f"torch.nn.{TANH}")
-    activation = str(function).rpartition(".")[2]
-    if not str(function).startswith("torch.nn.") or activation not in ACTIVATIONS:
-        _reject(path, "activation_function", function, ENCODE_ELSEWHERE)
+    class_path = str(config.get("activation_function", f"torch.nn.{TANH}"))
+    activation = class_path.rpartition(".")[2]
+    if not class_path.startswith("torch.nn.") or activation not in ACTIVATIONS:
+        _reject(path, "activation_function", class_path, ENCODE_ELSEWHERE)
     return DenseLayer(folder, config["out_features"], activation)
 
 
@@ -453,29 +510,32 @@ def _read_prompts(model_config: Mapping[str, Any], path: Path) -> Prompts:
     if default is not None and default not in prompts:
         hint = f"set default_prompt_name in {path} to null, or to one of its prompts"
         _reject(path, "default_prompt_name", default, hint)
-    query = _first_name(prompts, [*QUERY_PROMPTS, default])
-    passage = _first_name(prompts, [*PASSAGE_PROMPTS, default])
-    names_of_sides = {*QUERY_PROMPTS, *PASSAGE_PROMPTS}
-    queries_have_default = query == default and default not in QUERY_PROMPTS
-    passages_have_default = passage == default and default not in PASSAGE_PROMPTS
-    used_default = ""
-    if default is not None and (queries_have_default or passages_have_default):
-        used_default = default
-    unused = [
-        name for name, text in prompts.items() if text and name not in {*names_of_sides, default}
-    ]
+    query = _side_prompt(prompts, QUERY_PROMPTS, default)
+    passage = _side_prompt(prompts, PASSAGE_PROMPTS, default)
+    read_names = {*QUERY_PROMPTS, *PASSAGE_PROMPTS, default}
+    unused = [name for name, text in prompts.items() if text and name not in read_names]
     return Prompts(
-        query=_prompt(prompts, query),
-        passage=_prompt(prompts, passage),
-        default=used_default,
+        query=query.text,
+        passage=passage.text,
+        default=default if query.is_default or passage.is_default else "",
         unused=tuple(unused),
     )
 
 
-def _first_name(prompts: Mapping[str, Any], names: Sequence[str | None]) -> str | None:
-    """Return the first name that is one of a prompt; None if there is none."""
-    return next((name for name in names if name in prompts), None)
+class SidePrompt(NamedTuple):
+    """The prompt of queries or of passages; `is_default` if it is not named for them."""
+
+    text: str
+    is_default: bool
 
 
-def _prompt(prompts: Mapping[str, Any], name: str | None) -> str:
-    return "" if name is None else str(prompts[name] or "")
+def _side_prompt(
+    prompts: Mapping[str, Any], names: Sequence[str], default: str | None
+) -> SidePrompt:
+    """Return the prompt by the first of some names that there is, or the default prompt."""
+    for name in names:
+        if name in prompts:
+            return SidePrompt(str(prompts[name] or ""), is_default=False)
+    if default is None:
+        return SidePrompt("", is_default=False)
+    return SidePrompt(str(prompts[default] or ""), is_default=True)

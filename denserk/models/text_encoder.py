@@ -111,18 +111,15 @@ class TextEncoder:
             representation = {**like.get("representation", {}), **representation}
             text = {**like.get("text", {}), **text}
         self.representation = stored.choose(representation, text)
-        if stored.is_for_cosine and not self.representation.l2_norm and not norm_is_chosen:
-            logger.warning(
-                f"{self.name} compares by cosine, and the passages were encoded without "
-                "L2-normalisation: results are those of inner products; encode the passages again "
-                "for those of cosine"
-            )
+        if not norm_is_chosen:
+            self._warn_of_missing_norm()
         if not stored.has_settings and not representation:
-            chosen = self.representation.representation
-            logger.info(f"{self.name} does not record a pooling: taking {chosen}")
-        recorded = override(stored.text, PUBLISHED_TEXT.get(without_revision(self.name), NOTHING))
-        self.text = fit_lengths(recorded, text, stored.passage.max_length)
-        self.compute, self.device = compute, prepare_device(compute)
+            pooling = self.representation.representation
+            logger.info(f"{self.name} does not record a pooling: taking {pooling}")
+        published_text = PUBLISHED_TEXT.get(without_revision(self.name), NOTHING)
+        self.text = fit_lengths(override(stored.text, published_text), text, self.max_length)
+        self.compute = compute
+        self.device = prepare_device(compute)
         self.backbone = stored.passage.architecture.model_type
         self.certificate: Mapping[str, Any] | None = None
         tries_bfloat16 = is_bfloat16_tried(compute.dtype, self.device, self.backbone)
@@ -135,17 +132,27 @@ class TextEncoder:
         self._budget = TokenBudget(self.batch_tokens, work, shorten=SHORTEN)
         self.int8: dict[str, Any] | None = None
         query, passage = stored.build(self.representation)
-        self.dimension, self.vectors_per_passage = passage.dimension, passage.vectors_per_passage
+        self.dimension = passage.dimension
+        self.vectors_per_passage = passage.vectors_per_passage
+        passage_tokenizer = stored.load_tokenizer(stored.passage.folder)
+        query_tokenizer = stored.load_tokenizer(stored.query.folder)
         self.sides = {
-            side: Side(encoder, TextTokenizer(stored.load_tokenizer(folder), self.text))
-            for side, encoder, folder in (
-                (PASSAGE, passage, stored.passage.folder),
-                (QUERY, query, stored.query.folder),
-            )
+            PASSAGE: Side(passage, TextTokenizer(passage_tokenizer, self.text)),
+            QUERY: Side(query, TextTokenizer(query_tokenizer, self.text)),
         }
         self.backend = self._prepare_certified(stored) if tries_bfloat16 else self._prepare()
 
+    def _warn_of_missing_norm(self) -> None:
+        """Warn of vectors that lack the L2-normalisation by which the model compares by cosine."""
+        if self.is_for_cosine and not self.representation.l2_norm:
+            logger.warning(
+                f"{self.name} compares by cosine, and the passages were encoded without "
+                "L2-normalisation: results are those of inner products; encode the passages again "
+                "for those of cosine"
+            )
+
     def _set_precision(self, dtype: Dtype) -> None:
+        """Set `dtype` and `head_dtype`; a UsageError for two of them on a GPU."""
         self.dtype = dtype
         self.head_dtype = self.compute.head_dtype or dtype
         if self.device.type != "cpu" and self.head_dtype is not dtype:
@@ -176,7 +183,8 @@ class TextEncoder:
     def _certificate_vectors(self) -> NDArray[np.float32]:
         """Return the vectors of the certificate's texts by each encoder: (N, D) float32."""
         texts = certificate_texts()
-        passage, query = self.sides[PASSAGE], self.sides[QUERY]
+        passage = self.sides[PASSAGE]
+        query = self.sides[QUERY]
         vectors = self.encode_tokens(PASSAGE, passage.tokenizer.sentences(texts))
         if query.encoder is passage.encoder:
             return vectors
@@ -189,46 +197,55 @@ class TextEncoder:
         Where OpenVINO is the default and cannot compute the model, torch does, or it is a
         ModelError if that must not be.
         """
-        encoders = dict.fromkeys(side.encoder for side in self.sides.values())
-        for each in encoders:
-            each.to(self.device)
-        asked, on_cpu = self.compute.backend, self.device.type == "cpu"
-        if asked is Backend.OPENVINO and not on_cpu:
+        for encoder in self._encoders():
+            encoder.to(self.device)
+        backend = self.compute.backend
+        if backend is Backend.OPENVINO and self.device.type != "cpu":
             raise UsageError(f"--backend openvino computes on the CPU, not on {self.device}")
         dtype = choose_dtype(self.dtype, self.device)
         head_dtype = choose_dtype(self.head_dtype, self.device)
-        automatic = asked is Backend.AUTO and on_cpu and installed("openvino")
-        automatic = automatic and self.backbone != STATIC  # a look-up, which takes no library
-        if asked is Backend.OPENVINO or automatic:
+        if backend is Backend.OPENVINO or self._is_openvino_default():
             try:
-                for each in encoders:
-                    each.prepare_inference(dtype, head_dtype, compiled=True)
+                for encoder in self._encoders():
+                    encoder.prepare_inference(dtype, head_dtype, compiled=True)
                 return Backend.OPENVINO
             except ModelError as error:
-                if asked is Backend.OPENVINO or not takes_other_backend:
+                if backend is Backend.OPENVINO or not takes_other_backend:
                     raise
                 logger.warning(f"computing by torch, which is slower: {error}")
-        for each in encoders:
-            each.prepare_inference(dtype, head_dtype, compiled=False)
+        for encoder in self._encoders():
+            encoder.prepare_inference(dtype, head_dtype, compiled=False)
         return Backend.TORCH
+
+    def _encoders(self) -> list[Encoder]:
+        """Return the encoders of both sides, one that they share once."""
+        return list(dict.fromkeys(side.encoder for side in self.sides.values()))
+
+    def _is_openvino_default(self) -> bool:
+        """Return whether OpenVINO computes where no backend was chosen."""
+        if self.compute.backend is not Backend.AUTO or self.device.type != "cpu":
+            return False
+        # looking vectors up takes no library
+        return self.backbone != STATIC and installed("openvino")
 
     def description(self) -> dict[str, Any]:
         """The model and its settings, as plain JSON for manifests."""
-        return {
+        values = {
             "name": self.name,
             "fingerprint": self.fingerprint,
-            **({"queries_of": self.queries_of} if self.queries_of else {}),
+            "queries_of": self.queries_of,
             "backbone": self.backbone,
             "dimension": self.dimension,
-            **({"metric": self.metric.value} if self.metric is not Metric.INNER else {}),
+            "metric": None if self.metric is Metric.INNER else self.metric.value,
             "backend": self.backend.value,
-            **({"int8": self.int8} if self.int8 else {}),
+            "int8": self.int8,
             "dtype": self.dtype.value,
             "head_dtype": self.head_dtype.value,
-            **({"certificate": self.certificate} if self.certificate else {}),
+            "certificate": self.certificate,
             "representation": as_json(self.representation),
             "text": as_json(self.text),
         }
+        return {name: value for name, value in values.items() if value is not None}
 
     def quantize(self, side: str, texts: Sequence[Any]) -> dict[str, Any]:
         """Encode one side in int8 from now on, and return the record for the manifest.
@@ -243,16 +260,15 @@ class TextEncoder:
                 f"--int8 needs OpenVINO and --dtype float32, found {self.backend} and {self.dtype}",
                 "pip install openvino nncf",
             )
-        batches = [
-            batch for text in texts[:CALIBRATION_TEXTS] for batch in self.plan(side, [text]).batches
-        ]
+        calibration: list[tuple[Tensor, ...]] = []
+        for text in texts[:CALIBRATION_TEXTS]:
+            for batch in self.plan(side, [text]).batches:
+                calibration.append((batch.input_ids, batch.attention_mask.long()))
         planned = self.plan(side, texts[-CERTIFICATION_TEXTS:])
         backbone = self.sides[side].encoder.backbone
         assert backbone.compiled is not None
         exact = self.encode_planned(side, planned)
-        backbone.compiled = backbone.compiled.quantized(
-            [(batch.input_ids, batch.attention_mask.long()) for batch in batches]
-        )
+        backbone.compiled = backbone.compiled.quantized(calibration)
         certificate = certify(self.encode_planned(side, planned), exact)
         logger.info(
             f"int8: cosine to float32 {certificate['mean_cosine']:.4f} in the mean, "
@@ -296,7 +312,8 @@ class TextEncoder:
     def encode_sentences(self, sentences: Sequence[str]) -> NDArray[np.float32]:
         """Encode each to one vector, by the encoder and text settings of passages: (B, D)."""
         encoder, tokenizer = self.sides[PASSAGE]
-        return self._encode(encoder, self._plan(tokenizer.sentences(sentences), tokenizer), None)
+        planned = self._plan(tokenizer.sentences(sentences), tokenizer)
+        return self._encode(encoder, planned, None)
 
     def encode_tokens(self, side: str, ids: Sequence[Any]) -> NDArray[np.float32]:
         """Encode texts by the token ids of the side's tokenizer: (P * S, D) or (B, D) float32."""
@@ -317,6 +334,7 @@ class TextEncoder:
         return self._encode(vectors_of, planned, advance).reshape(-1, self.dimension)
 
     def _plan(self, ids: Sequence[TokenIds], tokenizer: TextTokenizer) -> PlannedTexts:
+        """Divide tokenized texts into batches."""
         if self.backbone != STATIC:
             # a text of no tokens, where the tokenizer adds none, is read as one token of padding:
             # alone it would be no input, and beside others a state of nothing
@@ -332,7 +350,7 @@ class TextEncoder:
     def in_batches(
         self, planned: PlannedTexts, compute: Callable[[TokenBatch], T]
     ) -> Iterator[tuple[Tensor, T]]:
-        """Yield the places (b,) of each batch's texts, and what `compute` returns for the batch.
+        """Yield the positions (b,) of each batch's texts, and what `compute` returns for the batch.
 
         Batches become smaller where there is no memory for them; see `TokenBudget`.
         """
@@ -342,8 +360,9 @@ class TextEncoder:
         while done < len(planned.batches):
             batch = planned.batches[done]
             count, length = batch.input_ids.shape
-            on_device = partial(self._computed, batch, compute, self.threads_for(planned.count))
-            result = self._budget.attempt(count, length, on_device)
+            threads = self.threads_for(planned.count)
+            compute_batch = partial(self._computed, batch, compute, threads)
+            result = self._budget.attempt(count, length, compute_batch)
             if result is None:
                 planned = self._divided_again(planned, done)
                 done = 0
@@ -365,10 +384,11 @@ class TextEncoder:
     def _encode(
         self, vectors_of: Callable[[TokenBatch], Tensor], planned: PlannedTexts, advance: Advance
     ) -> NDArray[np.float32]:
+        """Encode texts by one encoder, in their order: (N, ...) float32."""
         text_vectors = torch.empty(0, self.dimension)
         encoded_batches = self.in_batches(planned, lambda batch: vectors_of(batch).float())
         for members, vectors in encoded_batches:
-            if not len(text_vectors):
+            if not len(text_vectors):  # how many vectors a text has, the first batch shows
                 text_vectors = vectors.new_empty(planned.count, *vectors.shape[1:])
             # a copy that blocks would wait until the GPU has encoded this batch
             text_vectors.index_copy_(0, to_device(members, self.device), vectors)
@@ -379,9 +399,9 @@ class TextEncoder:
 
 
 def load_models(
-    labelled: Sequence[tuple[str, str]], options: ModelOptions
+    labels_and_models: Sequence[tuple[str, str]], options: ModelOptions
 ) -> Iterator[tuple[str, str, TextEncoder]]:
     """Return (label, model, encoder) one by one; all are found before the first is loaded."""
-    for _, model in labelled:
+    for _, model in labels_and_models:
         find_model(model)
-    return ((label, model, TextEncoder(model, *options)) for label, model in labelled)
+    return ((label, model, TextEncoder(model, *options)) for label, model in labels_and_models)

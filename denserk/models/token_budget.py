@@ -4,6 +4,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 import torch
@@ -77,7 +78,7 @@ class TokenBudget:
         compute: Callable[[list[int]], T],
         batch_size: int | None = None,
     ) -> Iterator[tuple[list[int], T]]:
-        """Yield batches, as places of texts, and what `compute` returns for each; see `by_length`.
+        """Yield batches, as rows of texts, and what `compute` returns for each; see `by_length`.
 
         `lengths` are the numbers of tokens of all texts, `batch_size` the most texts of a batch.
         """
@@ -88,8 +89,8 @@ class TokenBudget:
             if result is not None:
                 yield waiting.popleft(), result
                 continue
-            remaining = [row for batch in waiting for row in batch]
-            remaining_lengths = [lengths[row] for row in remaining]
+            remaining_rows = list(chain.from_iterable(waiting))
+            remaining_lengths = [lengths[row] for row in remaining_rows]
             waiting.clear()
-            for group in by_length(remaining_lengths, self.tokens, batch_size):
-                waiting.append([remaining[place] for place in group])
+            for positions in by_length(remaining_lengths, self.tokens, batch_size):
+                waiting.append([remaining_rows[position] for position in positions])

@@ -157,13 +157,14 @@ def _examples(job: _Job) -> Iterator[TrainingExample]:
 
 def _run(job: _Job) -> int:
     """Convert a run, whose hits are ranked by score."""
+    return runs.write_run(job.target, _ranked_hits(job), job.to_format, job.settings.tag)
 
-    def ranked_hits() -> Iterator[tuple[str, list[tuple[str, float]]]]:
-        for hits in runs.read_run(job.source, job.from_format):
-            yield hits.qid, best_first(zip(hits.docids, hits.scores, strict=True))
-            job.progress.advance(len(hits.docids))
 
-    return runs.write_run(job.target, ranked_hits(), job.to_format, job.settings.tag)
+def _ranked_hits(job: _Job) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    """Yield each query's id and its hits, the best first."""
+    for hits in runs.read_run(job.source, job.from_format):
+        yield hits.qid, best_first(zip(hits.docids, hits.scores, strict=True))
+        job.progress.advance(len(hits.docids))
 
 
 def _training(job: _Job) -> int:
@@ -223,14 +224,7 @@ def _with_texts(job: _Job) -> Iterator[TrainingExample]:
         message = "--corpus and --queries need the training data twice, and - comes once"
         raise UsageError(message, "write it to a file first")
     source_checksum = checksum(job.source)
-    qids: set[str] = set()
-    docids: set[str] = set()
-    for example in _examples(job):
-        if not example.query:
-            qids.add(example.qid)
-        for candidate in training.all_candidates(example):
-            if not candidate.text:
-                docids.add(candidate.docid)
+    qids, docids = _ids_without_text(_examples(job))
     queries = _find_records(topics.read_queries, queries_source, qids, "queries")
     read_passages = partial(corpus.read_passages, settings=_corpus_settings(job, None))
     passages = _find_records(read_passages, corpus_source, docids, "passages")
@@ -244,6 +238,19 @@ def _with_texts(job: _Job) -> Iterator[TrainingExample]:
             negatives=tuple(_with_text(candidate, passages) for candidate in example.negatives),
         )
     refuse_change(job.source, source_checksum)
+
+
+def _ids_without_text(examples: Iterable[TrainingExample]) -> tuple[set[str], set[str]]:
+    """Return the ids of the queries, and of the passages, that are known by id alone."""
+    qids: set[str] = set()
+    docids: set[str] = set()
+    for example in examples:
+        if not example.query:
+            qids.add(example.qid)
+        for candidate in training.all_candidates(example):
+            if not candidate.text:
+                docids.add(candidate.docid)
+    return qids, docids
 
 
 def _with_text(candidate: Candidate, passages: Mapping[str, Passage]) -> Candidate:
@@ -266,11 +273,13 @@ def _find_records(
     records = corpus.find_records(read(source), ids, source, unit)
     missing = sorted(ids - records.keys())
     if missing:
-        found = (
+        raise InputError(
+            source,
+            None,
             f"no {unit} with {len(missing):,} of the ids that the training data names "
-            f"({some(missing)})"
+            f"({some(missing)})",
+            f"all its {unit}",
         )
-        raise InputError(source, None, found, f"all its {unit}")
     return records
 
 
@@ -294,10 +303,12 @@ def _vectors(job: _Job) -> int:
 
 def _single_vectors(source: VectorSource, progress: Progress) -> Iterator[VectorBlock]:
     """Yield blocks with an id for each row: those of passage d1 become d1#0, d1#1, ..."""
-    rows = source.vectors_per_passage
+    vectors_per_passage = source.vectors_per_passage
     for block in source.blocks():
-        if rows > 1:
-            ids = [f"{docid}#{part}" for docid in block.ids for part in range(rows)]
+        if vectors_per_passage > 1:
+            ids: list[str] = []
+            for docid in block.ids:
+                ids += [f"{docid}#{number}" for number in range(vectors_per_passage)]
             block = VectorBlock(ids, block.vectors)
         yield block
         progress.advance(len(block.ids))
@@ -332,8 +343,14 @@ def _model(job: _Job) -> int:
     if job.target == STREAM:
         raise UsageError(f"{STREAM}: a folder is expected, not a stream")
     with whole_folder(job.target, overwrite=job.settings.overwrite, export=True) as folder:
-        options = job.options.representation, job.options.text
-        convert_model(job.source, folder, job.to_format, *options, job.settings.average)
+        convert_model(
+            job.source,
+            folder,
+            job.to_format,
+            job.options.representation,
+            job.options.text,
+            job.settings.average,
+        )
     return 1
 
 
@@ -379,25 +396,35 @@ def convert(
     unused = unused_options(kind, settings)
     if unused:
         raise UsageError(f"{', '.join(unused)}: not used by {kind}", "leave out what is named")
-    target_kind = kind
-    conversions = CONVERSIONS
     if kind is Kind.GENERATED:
         target_kind = _kind_made_of_generated(target, settings)
-        conversions = CONVERSIONS_OF_GENERATED
-    conversion = conversions[target_kind]
+        conversion = CONVERSIONS_OF_GENERATED[target_kind]
+    else:
+        target_kind = kind
+        conversion = CONVERSIONS[kind]
     to_format = _target_format(target, target_kind, settings.to_format, kind)
     if _writes_file(kind, to_format):
         refuse_folder(target)
     from_format = None
-    if kind is Kind.GENERATED and (settings.from_format or settings.queries):
-        option = "--from" if settings.from_format else "--queries"
-        raise UsageError(f"{option}: not used by generated queries", f"leave out {option}")
+    if kind is Kind.GENERATED:
+        _refuse_options_of_generated(settings)
     if settings.from_format is not None:
         from_format = _format_of_option("--from", settings.from_format, type(to_format))
     with track("converting", None, conversion.unit) as progress:
         job = _Job(source, target, settings, options, from_format, to_format, progress)
         count = conversion.convert(job)
     return ConversionResult(target_kind, to_format.value, count, conversion.unit)
+
+
+def _refuse_options_of_generated(settings: ConversionSettings) -> None:
+    """Raise a UsageError for options that some kinds read, and generated queries do not."""
+    option = None
+    if settings.from_format:
+        option = "--from"
+    elif settings.queries:
+        option = "--queries"
+    if option is not None:
+        raise UsageError(f"{option}: not used by generated queries", f"leave out {option}")
 
 
 def _kind_of(source: str, target: str, settings: ConversionSettings) -> Kind:

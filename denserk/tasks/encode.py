@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice, product, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -158,15 +158,8 @@ def _encode(
     start, stop = blocks.shard_bounds(
         initial.count, block_size, settings.shard_id, settings.shard_num
     )
-    compute = as_in_earlier_work(options.compute, earlier.manifest)
-    if settings.int8:
-        compute = in_float32_for_int8(compute)
-    encoder = load_encoder_of_all(settings, options._replace(compute=compute))
-    if earlier.manifest is not None:
-        encoder.certificate = earlier.manifest.made_from["model"].get("certificate")
-    if settings.int8:
-        quantize(settings, encoder, texts, initial.resumed)
-    manifest = describe(settings, corpus, compute, encoder, block_size)
+    encoder = prepare_encoder(settings, options, texts, earlier)
+    manifest = describe(settings, corpus, encoder, block_size)
     if updated is not None:
         manifest = describe_update(updated, manifest)
 
@@ -321,6 +314,21 @@ def choose_workers(settings: EncodeSettings, encoder: TextEncoder) -> int:
     return workers
 
 
+def prepare_encoder(
+    settings: EncodeSettings, options: ModelOptions, texts: Texts, earlier: EarlierWork
+) -> TextEncoder:
+    """Load the model, to compute as earlier work did, and quantise it for --int8."""
+    compute = as_in_earlier_work(options.compute, earlier.manifest)
+    if settings.int8:
+        compute = in_float32_for_int8(compute)
+    encoder = load_encoder_of_all(settings, options._replace(compute=compute))
+    if earlier.manifest is not None:
+        encoder.certificate = earlier.manifest.made_from["model"].get("certificate")
+    if settings.int8:
+        quantize(settings, encoder, texts, earlier.resumed)
+    return encoder
+
+
 def load_encoder(settings: EncodeSettings, options: ModelOptions) -> TextEncoder:
     """Load the model; one that encodes only queries is rejected for a corpus."""
     encoder = TextEncoder(settings.model, *options)
@@ -386,12 +394,11 @@ def quantize(
 def describe(
     settings: EncodeSettings,
     corpus: CorpusSettings,
-    compute: ComputeSettings,
     encoder: TextEncoder,
     block_size: int,
 ) -> Manifest:
     """Return the manifest of an unfinished output."""
-    options = as_json(settings) | as_json(compute)
+    options = as_json(settings) | as_json(encoder.compute)
     recorded_settings = {name: options[name] for name in RECORDED}
     recorded_settings |= as_json(corpus)
     recorded_settings |= {
@@ -515,7 +522,7 @@ class BlockEncoder:
         number, records = numbered_block
         if number % self._processes != self._rank:
             return block_of_other_process(number, records)
-        texts = [text_parts(record, self._encoder.text.fields) for record in records]
+        texts = [field_texts(record, self._encoder.text.fields) for record in records]
         block = Block(number, len(records), records_sha256(records, texts))
         finished_block = self._finished.get(number)
         if finished_block is not None and finished_block != block:
@@ -546,7 +553,7 @@ def ids_of(records: Records) -> list[str]:
     return [record[0] for record in records]
 
 
-def text_parts(record: Passage | Query, fields: Sequence[str]) -> list[str]:
+def field_texts(record: Passage | Query, fields: Sequence[str]) -> list[str]:
     """Return the texts of a record that the tokenizer joins."""
     if isinstance(record, Query):
         return [record.text]
@@ -556,7 +563,7 @@ def text_parts(record: Passage | Query, fields: Sequence[str]) -> list[str]:
 def records_sha256(records: Records, texts: Sequence[Sequence[str]]) -> str:
     """Return the SHA-256 of the ids and texts of records."""
     return blocks.texts_sha256(
-        [record_id, *parts] for record_id, parts in zip(ids_of(records), texts, strict=True)
+        [record_id, *fields] for record_id, fields in zip(ids_of(records), texts, strict=True)
     )
 
 
@@ -622,14 +629,23 @@ def named_vectors(
     """Yield vectors with their ids and texts; several vectors of d1 are d1#0, d1#1."""
     for _, records, _, vectors in encoded_blocks:
         ids = ids_of(records)
-        texts = [" ".join(filter(None, text_parts(record, fields))) for record in records]
+        texts = [" ".join(filter(None, field_texts(record, fields))) for record in records]
         vectors_per_text = len(vectors) // len(records)
         if vectors_per_text > 1:
-            ids = [f"{docid}#{number}" for docid in ids for number in range(vectors_per_text)]
-            texts = [text for text in texts for _ in range(vectors_per_text)]
+            ids = numbered_ids(ids, vectors_per_text)
+            texts = list(chain.from_iterable(repeat(text, vectors_per_text) for text in texts))
         with np.errstate(over="ignore"):  # the writer rejects what float16 cannot hold
             stored_vectors = vectors.astype(settings.vector_dtype.value, copy=False)
         yield VectorBlock(ids, stored_vectors, texts)
+
+
+def numbered_ids(ids: Iterable[str], count: int) -> list[str]:
+    """Return an id for each of several vectors of a text.
+
+    >>> numbered_ids(["d1", "d2"], 2)
+    ['d1#0', 'd1#1', 'd2#0', 'd2#1']
+    """
+    return [f"{docid}#{number}" for docid, number in product(ids, range(count))]
 
 
 def read_ahead(items: Iterable[T]) -> Iterator[T]:
@@ -642,9 +658,11 @@ def read_ahead(items: Iterable[T]) -> Iterator[T]:
     end = object()
     with ThreadPoolExecutor(1, thread_name_prefix="reader") as pool:
         reading: Future[Any] = pool.submit(next, iterator, end)
-        while (item := reading.result()) is not end:
+        item = reading.result()
+        while item is not end:
             reading = pool.submit(next, iterator, end)
             yield item
+            item = reading.result()
 
 
 def prefetch(work: Callable[[T], R], items: Iterable[T], workers: int = 1) -> Iterator[R]:

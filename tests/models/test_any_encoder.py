@@ -39,26 +39,30 @@ def states_of(folder, kind, text):
 
 
 POOLINGS = {
-    "cls": lambda h: h[0],
-    "mean": lambda h: h.mean(0),
-    "max": lambda h: h.amax(0),
-    "last": lambda h: h[-1],
+    "cls": lambda states: states[0],
+    "mean": lambda states: states.mean(0),
+    "max": lambda states: states.amax(0),
+    "last": lambda states: states[-1],
 }
 
 
 @pytest.mark.parametrize(
     ("kind", "pooling"),
-    [*((k, "cls") for k in OTHERS), *(("mpnet", p) for p in POOLINGS), ("qwen3", "last")],
+    [
+        *[(kind, "cls") for kind in OTHERS],
+        *[("mpnet", pooling) for pooling in POOLINGS],
+        ("qwen3", "last"),
+    ],
 )
 def test_vectors_are_the_states_of_transformers_pooled_by_hand(tiny, kind, pooling):
     folder = tiny(kind)
-    expected = [POOLINGS[pooling](states_of(folder, kind, text)) for text in TEXTS]
-    assert torch.stack(expected).std(0).min() > 0.01
+    expected = torch.stack([POOLINGS[pooling](states_of(folder, kind, text)) for text in TEXTS])
+    assert expected.std(0).min() > 0.01
     encoder = TextEncoder(str(folder), {"representation": pooling}, compute=CPU)
     passages = [Passage(str(i), text) for i, text in enumerate(TEXTS)]
     queries = [Query(str(i), text) for i, text in enumerate(TEXTS)]
-    for found in (encoder.encode_passages(passages), encoder.encode_queries(queries)):
-        np.testing.assert_allclose(found, torch.stack(expected), rtol=0, atol=2e-5)
+    for vectors in (encoder.encode_passages(passages), encoder.encode_queries(queries)):
+        np.testing.assert_allclose(vectors, expected, rtol=0, atol=2e-5)
 
 
 def test_the_last_token_of_a_decoder_is_its_tokenizer_s_own_end(tiny):
@@ -66,7 +70,7 @@ def test_the_last_token_of_a_decoder_is_its_tokenizer_s_own_end(tiny):
     assert stored.representation.representation == "last"
     tokenizer = TextEncoder(str(tiny("qwen3")), compute=CPU).sides["passage"].tokenizer
     ids = tokenizer.passages([Passage("a", "river boat"), Passage("b", " ".join(WORDS * 9))])
-    assert [own[-1] for own in ids] == [0, 0]
+    assert [text_ids[-1] for text_ids in ids] == [0, 0]
     assert len(ids[1]) == 64
     for name in ("cls", "agg"):
         with pytest.raises(ModelError, match="which a qwen3 backbone does not have"):
@@ -76,7 +80,8 @@ def test_the_last_token_of_a_decoder_is_its_tokenizer_s_own_end(tiny):
 @pytest.mark.parametrize("kind", [*OTHERS, "qwen3"])
 def test_two_steps_of_training_and_sentence_transformers(tiny, kind, tmp_path):
     """The saved folder holds an ordinary model, which other libraries open with equal vectors."""
-    data, folder = write_examples(tmp_path / "train.jsonl", range(8)), tmp_path / "m"
+    data = write_examples(tmp_path / "train.jsonl", range(8))
+    folder = tmp_path / "m"
     words = ["finetune", "--model", str(tiny(kind)), "--train-data", data, "--output", str(folder)]
     words += ["--max-steps", "2", "--batch-size", "4", "--group-size", "2", "--device", "cpu"]
     assert run([*words, "--lr", "0.01"]) == 0
@@ -102,8 +107,8 @@ def test_the_masked_language_model_head_is_that_of_transformers(tiny, kind):
     model = transformers.AutoModelForMaskedLM.from_pretrained(tiny(kind)).eval()
     with torch.inference_mode():
         expected = model(batch.input_ids, batch.attention_mask.long()).logits
-        found = backbone.vocabulary_logits(backbone(batch))
-    torch.testing.assert_close(found, expected)
+        logits = backbone.vocabulary_logits(backbone(batch))
+    torch.testing.assert_close(logits, expected)
 
 
 @pytest.mark.parametrize("lengths", [(6, 3, 1), (4, 4, 4)])
@@ -159,12 +164,12 @@ def test_layers_of_modernbert_are_those_of_its_encoder(tiny):
     batch = pad([[2, 9, 14, 30, 8, 3], [2, 17, 3]], pad_id=0)
     backbone = StoredEncoder.read(tiny("modernbert")).masked_lm().eval()
     states = backbone.hidden_states(batch)
-    last = backbone.encoder.layers[3]
-    assert last.attention_type == "full_attention"
+    last_layer = backbone.encoder.layers[3]
+    assert last_layer.attention_type == "full_attention"
     with torch.inference_mode():
-        found = backbone.run_layers([last], states[3], batch)
-    real = batch.attention_mask
-    torch.testing.assert_close(found[real], states[4][real])
+        states_after = backbone.run_layers([last_layer], states[3], batch)
+    is_real = batch.attention_mask
+    torch.testing.assert_close(states_after[is_real], states[4][is_real])
     with pytest.raises(ModelError, match="a mpnet backbone cannot be given decoder layers"):
         StoredEncoder.read(tiny("mpnet")).masked_lm().new_layers(1)
 

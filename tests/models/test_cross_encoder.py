@@ -1,5 +1,6 @@
 import json
 import shutil
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -27,14 +28,20 @@ from tests.support.toy import PASSAGES, QUERIES
 
 CPU = ComputeSettings(device="cpu")
 SHORT: dict[str, Any] = {"query_max_length": 8, "passage_max_length": 16}
-ASKED = [Query(qid, text) for qid, text in QUERIES.items() for _ in PASSAGES]
-GIVEN = [Passage(d, text, title) for _ in QUERIES for d, (title, text) in PASSAGES.items()]
+ALL_QUERIES = [Query(qid, text) for qid, text in QUERIES.items()]
+ALL_PASSAGES = [Passage(docid, text, title) for docid, (title, text) in PASSAGES.items()]
+# every query with every passage
+PAIRS = list(product(ALL_QUERIES, ALL_PASSAGES))
+PAIR_QUERIES = [query for query, _ in PAIRS]
+PAIR_PASSAGES = [passage for _, passage in PAIRS]
 
 
-def batch_of(folder, token_types=False):
-    joiner = PairJoiner(load_tokenizer(folder), TextSettings(), PairSettings(None, token_types))
-    queries, passages = [[2, 9, 14, 3], [2, 17, 3], [2, 3]], [[2, 30, 8, 3], [2, 9, 3], [2, 3]]
-    return joiner.batch([joiner.join(q, p) for q in queries for p in passages])
+def batch_of(folder):
+    """Nine pairs, by the token ids of queries and passages."""
+    joiner = PairJoiner(load_tokenizer(folder), TextSettings(), PairSettings())
+    queries = [[2, 9, 14, 3], [2, 17, 3], [2, 3]]
+    passages = [[2, 30, 8, 3], [2, 9, 3], [2, 3]]
+    return joiner.batch([joiner.join(*pair) for pair in product(queries, passages)])
 
 
 def saved(folder, source, **settings):
@@ -48,12 +55,14 @@ def test_the_new_head_is_the_paper_s_and_has_no_dropout(tiny):
     assert heads[0].weight.equal(heads[1].weight)
     assert not heads[0].weight.equal(heads[2].weight)
     assert heads[0].bias.tolist() == [0]
-    drawn = torch.cat([head.weight[0] for head in heads[1:]])
-    assert abs(drawn.mean()) < 3 * 0.02 / len(drawn) ** 0.5
-    assert abs(drawn.std() / 0.02 - 1) < 3 / (2 * len(drawn)) ** 0.5
+    weights = torch.cat([head.weight[0] for head in heads[1:]])
+    # within three standard errors of a mean of 0 and a deviation of 0.02
+    assert abs(weights.mean()) < 3 * 0.02 / len(weights) ** 0.5
+    assert abs(weights.std() / 0.02 - 1) < 3 / (2 * len(weights)) ** 0.5
     with pytest.raises(ModelError, match=r"scores \[CLS\], which a t5 backbone does not have"):
         reranker_to_train(tiny("t5"), seed=3)
-    reranker, batch = reranker_to_train(tiny(), seed=3).train(), batch_of(tiny())
+    reranker = reranker_to_train(tiny(), seed=3).train()
+    batch = batch_of(tiny())
     reranker.model.base_model.eval()  # of the encoder
     assert reranker(batch).equal(reranker(batch))
 
@@ -61,30 +70,31 @@ def test_the_new_head_is_the_paper_s_and_has_no_dropout(tiny):
 @pytest.mark.parametrize("kind", RERANKERS)
 def test_bfloat16_keeps_the_last_layers_in_float32(tiny, tiny_reranker, kind):
     folder = tiny_reranker(kind)
-    exact, short = (read_reranker(folder) for _ in range(2))
     batch = batch_of(folder)
     with torch.no_grad():
-        expected, got = exact(batch), short.compute_in(torch.bfloat16)(batch)
-    torch.testing.assert_close(got, expected, rtol=0.1, atol=0.1)
+        expected = read_reranker(folder)(batch)
+        scores = read_reranker(folder).compute_in(torch.bfloat16)(batch)
+    torch.testing.assert_close(scores, expected, rtol=0.1, atol=0.1)
     linear = reranker_to_train(tiny(kind), seed=3).eval()
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-        scores = linear(batch_of(tiny(kind)))
-    for found in (got, scores):
-        assert found.dtype == torch.float32
-        assert not found.equal(found.bfloat16().float())
+        scores_in_training = linear(batch_of(tiny(kind)))
+    for float32_scores in (scores, scores_in_training):
+        assert float32_scores.dtype == torch.float32
+        assert not float32_scores.equal(float32_scores.bfloat16().float())
 
 
 @pytest.mark.parametrize("kind", RERANKERS)
 def test_what_was_saved_is_read_again_and_loads_in_transformers(tiny, tmp_path, kind):
     stored = saved(tmp_path / "r", tiny(kind), join="sep")
-    again = read_reranker(tmp_path / "r")
+    read = read_reranker(tmp_path / "r")
     assert is_reranker(tmp_path / "r")
-    assert (again.text, again.pairs) == (stored.text, PairSettings())
+    assert read.text == stored.text
+    assert read.pairs == PairSettings()
     batch = stored.joiner().batch([stored.joiner().join([2, 9, 3], [2, 8, 9, 3])])
     stored.eval()
     with torch.no_grad():
         expected = stored(batch)
-        assert again(batch).equal(expected)
+        assert read(batch).equal(expected)
         model = transformers.AutoModelForTokenClassification.from_pretrained(tmp_path / "r").eval()
         logits = model(batch.tokens.input_ids, batch.tokens.attention_mask).logits
         for parameter in stored.parameters():
@@ -103,8 +113,9 @@ def test_a_published_reranker_keeps_its_head_lengths_and_token_types(tiny_rerank
     assert published.pairs == PairSettings(max_length=64, token_types=types)
     assert published.text == TextSettings(passage_max_length=64)
     published.save(tmp_path / "r")
-    again = read_reranker(tmp_path / "r")
-    assert (again.text, again.pairs) == (published.text, published.pairs)
+    read = read_reranker(tmp_path / "r")
+    assert read.text == published.text
+    assert read.pairs == published.pairs
     model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "r")
     state = published.model.state_dict()
     assert model.state_dict().keys() == state.keys()
@@ -115,7 +126,8 @@ def test_training_continues_a_reranker_or_starts_from_a_retriever(tiny, tiny_rer
     saved(tmp_path / "r", tiny())
     assert reranker_to_train(tmp_path / "r", seed=9).is_linear
     published = reranker_to_train(tiny_reranker(), seed=9)
-    assert (published.is_linear, published.training) == (False, True)
+    assert not published.is_linear
+    assert published.training
     query, passage = read_model_folder(tiny()).build(RepresentationSettings(), untie=True)
     tokenizer = AutoTokenizer.from_pretrained(tiny())
     save_model(tmp_path / "shared", passage, tokenizer, TextSettings(**SHORT))
@@ -156,16 +168,16 @@ def test_scores_are_those_of_transformers_whatever_the_batch(tiny_reranker, kind
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     expected = []
-    for query, passage in zip(ASKED, GIVEN, strict=True):
+    for query, passage in PAIRS:
         text = f"{passage.title} {passage.text}".strip()
         inputs = tokenizer(query.text, text, return_tensors="pt")
         assert ("token_type_ids" in inputs) == (kind in ("bert", "electra"))
         with torch.no_grad():
             expected.append(model(**inputs).logits.item())
     for compute in (CPU, ComputeSettings(device="cpu", batch_tokens=60, batch_size=3)):
-        got = PairScorer(str(folder), compute=compute).score(ASKED, GIVEN)
-        assert got.dtype == np.float32
-        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+        scores = PairScorer(str(folder), compute=compute).score(PAIR_QUERIES, PAIR_PASSAGES)
+        assert scores.dtype == np.float32
+        np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ MIX = RepresentationSettings(Representation.MLR, reduction=Reduction.SCALAR_MIX)
 
 
 def vectors(folder, settings=None):
+    """The vectors of the batch, as queries and as passages."""
     stored = read_model_folder(folder)
     query, passage = stored.build(settings or stored.representation)
     with torch.inference_mode():
@@ -34,29 +35,42 @@ def vectors(folder, settings=None):
 
 
 def tensors_of(folder):
-    tensors = load_file(folder / "model.safetensors")
-    heads = {n: tensors.pop(n) for n in list(tensors) if n.startswith(("tok_", "cls_proj"))}
-    return tensors, heads
+    """The tensors of the backbone, and those of Aggretriever's heads."""
+    backbone = load_file(folder / "model.safetensors")
+    names = [name for name in backbone if name.startswith(("tok_proj.", "cls_proj."))]
+    heads = {name: backbone.pop(name) for name in names}
+    return backbone, heads
 
 
-def rewrite(source, target, tensors, *, pickled=False, leave=()):
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors", "*.bin", *leave))
-    if pickled:
-        torch.save(tensors, target / "pytorch_model.bin")
-    else:
-        owned = {n: t.clone().contiguous() for n, t in tensors.items()}
-        save_file(owned, target / "model.safetensors", metadata={"format": "pt"})
+def scaled(tensors, factor):
+    return {name: tensor * factor for name, tensor in tensors.items()}
+
+
+def copy_with(tensors, source, target):
+    """Copy a folder, but for its weights: a file of these tensors is written in their place."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors", "*.bin"))
+    written = {name: tensor.clone().contiguous() for name, tensor in tensors.items()}
+    save_file(written, target / "model.safetensors", metadata={"format": "pt"})
+    return target
+
+
+def copy_with_pickle(tensors, source, target):
+    """Copy a folder without denserk's settings, with a pickle of these tensors as weights."""
+    omitted = shutil.ignore_patterns("*.safetensors", "*.bin", "denserk.json")
+    shutil.copytree(source, target, ignore=omitted)
+    torch.save(tensors, target / "pytorch_model.bin")
     return target
 
 
 def write_authors_heads(folder, query, passage):
-    for file, name in (("TermWeightTrans", "tok_proj"), ("pooler", "cls_proj")):
-        linears = {
-            f"linear_{letter}.{leaf}": heads[f"{name}.{leaf}"]
-            for letter, heads in (("q", query), ("p", passage))
-            for leaf in ("weight", "bias")
-            if f"{name}.{leaf}" in heads
-        }
+    """Write the heads of queries and passages as Aggretriever's authors do."""
+    for file, head in (("TermWeightTrans", "tok_proj"), ("pooler", "cls_proj")):
+        linears = {}
+        for name in (f"{head}.weight", f"{head}.bias"):
+            parameter = name.partition(".")[2]
+            if name in query:
+                linears[f"linear_q.{parameter}"] = query[name]
+                linears[f"linear_p.{parameter}"] = passage[name]
         if linears:
             torch.save(linears, folder / f"{file}.pt")
 
@@ -72,19 +86,24 @@ def test_plain_folders_and_those_of_an_older_transformers(tiny, tmp_path, kind):
     if kind == "t5":
         return
     assert vectors(tiny(kind))[0].equal(vectors(tiny(kind, head=False))[0])
-    old, _ = tensors_of(tiny(kind))
-    for new, former in (("Norm.weight", "Norm.gamma"), ("Norm.bias", "Norm.beta")):
-        old = {name.replace(new, former): tensor for name, tensor in old.items()}
-    old[f"{kind}.embeddings.position_ids"] = torch.arange(64)[None]
-    old[f"{kind}.pooler.dense.weight"] = torch.zeros(HIDDEN, HIDDEN)
-    old["cls.seq_relationship.weight"] = torch.zeros(2, HIDDEN)
-    folder = rewrite(tiny(kind), tmp_path / "old", old, pickled=True)
+    tensors, _ = tensors_of(tiny(kind))
+    older = {}
+    for name, tensor in tensors.items():
+        name_then = name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta")
+        older[name_then] = tensor
+    older[f"{kind}.embeddings.position_ids"] = torch.arange(64)[None]
+    older[f"{kind}.pooler.dense.weight"] = torch.zeros(HIDDEN, HIDDEN)
+    older["cls.seq_relationship.weight"] = torch.zeros(2, HIDDEN)
+    folder = copy_with_pickle(older, tiny(kind), tmp_path / "old")
     assert vectors(folder)[0].equal(vectors(tiny(kind))[0])
 
 
 TIED = (
-    *("cls.predictions.decoder.weight", "cls.predictions.decoder.bias"),
-    *("lm_head.decoder.weight", "lm_head.decoder.bias", "vocab_projector.weight"),
+    "cls.predictions.decoder.weight",
+    "cls.predictions.decoder.bias",
+    "lm_head.decoder.weight",
+    "lm_head.decoder.bias",
+    "vocab_projector.weight",
 )
 
 
@@ -93,67 +112,73 @@ TIED = (
 def test_every_layout_of_an_aggretriever_is_read_and_its_decoder_tied(
     tiny_agg, tmp_path, kind, layout
 ):
-    folder, target = tiny_agg(kind), tmp_path / "m"
-    tensors, heads = tensors_of(folder)
-    tensors = {n: t for n, t in tensors.items() if n not in TIED}
+    source = tiny_agg(kind)
+    folder = tmp_path / "m"
+    backbone, heads = tensors_of(source)
+    backbone = {name: tensor for name, tensor in backbone.items() if name not in TIED}
     if layout == "denserk":
-        rewrite(folder, target, {**tensors, **heads})
+        copy_with({**backbone, **heads}, source, folder)
+    elif layout == "aggretriever-pyserini":
+        renamed = {f"encoder.{name}": tensor for name, tensor in backbone.items()}
+        copy_with_pickle({**renamed, **heads}, source, folder)
     else:
-        one_file = layout == "aggretriever-pyserini"
-        prefix = "encoder." if one_file else ""
-        renamed = {prefix + n: t for n, t in tensors.items()} | (heads if one_file else {})
-        rewrite(folder, target, renamed, pickled=True, leave=("denserk.json",))
-        if not one_file:
-            write_authors_heads(target, heads, heads)
-    stored = read_model_folder(target)
-    assert (stored.representation.representation, stored.representation.cls_dim) == ("agg", 6)
-    assert vectors(target, AGG)[0].equal(vectors(folder)[0])
+        copy_with_pickle(backbone, source, folder)
+        write_authors_heads(folder, heads, heads)
+    stored = read_model_folder(folder)
+    assert stored.representation.representation == "agg"
+    assert stored.representation.cls_dim == 6
+    assert vectors(folder, AGG)[0].equal(vectors(source)[0])
     model = stored.build(AGG)[0].backbone.model
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
-def test_the_authors_layout_with_weights_of_each_side(tiny_agg, tmp_path):
-    source, root, heads = tiny_agg("bert"), tmp_path / "m", []
-    for side, factor in (("query_model", 1.0), ("passage_model", 1.5)):
-        tensors, own = ({n: t * factor for n, t in part.items()} for part in tensors_of(source))
-        heads.append(own)
-        rewrite(source, root / side, tensors, pickled=True, leave=("denserk.json",))
-    write_authors_heads(root, *heads)
+def test_the_authors_layout_with_an_encoder_of_each_side(tiny_agg, tmp_path):
+    source = tiny_agg("bert")
+    root = tmp_path / "m"
+    backbone, heads = tensors_of(source)
+    copy_with_pickle(backbone, source, root / "query_model")
+    copy_with_pickle(scaled(backbone, 1.5), source, root / "passage_model")
+    write_authors_heads(root, heads, scaled(heads, 1.5))
     assert not read_model_folder(root).shared
     query, passage = vectors(root, AGG)
     assert query.equal(vectors(source)[0])
     assert not passage.equal(query)
-    tensors, own = tensors_of(source)  # one encoder, and heads of each side
-    target = rewrite(source, tmp_path / "h", tensors, pickled=True, leave=("denserk.json",))
-    write_authors_heads(target, own, {n: 2 * t for n, t in own.items()})
-    query, passage = vectors(target, AGG)
+
+
+def test_the_authors_layout_with_one_encoder_and_heads_of_each_side(tiny_agg, tmp_path):
+    source = tiny_agg("bert")
+    backbone, heads = tensors_of(source)
+    folder = copy_with_pickle(backbone, source, tmp_path / "m")
+    write_authors_heads(folder, heads, scaled(heads, 2))
+    query, passage = vectors(folder, AGG)
     assert query.equal(vectors(source)[0])
     torch.testing.assert_close(passage[:, :6], 2 * query[:, :6])
 
 
 def test_missing_unexpected_and_misshapen_tensors_are_all_named(tiny, tmp_path):
     tensors, _ = tensors_of(tiny("bert"))
-    lost = [n for n in tensors if n.endswith("attention.self.query.bias")]
-    for name in lost:
+    missing = [name for name in tensors if name.endswith("attention.self.query.bias")]
+    for name in missing:
         del tensors[name]
     tensors["bert.encoder.layer.7.output.dense.weight"] = torch.zeros(2, HIDDEN)
     tensors["classifier.weight"] = torch.zeros(2, HIDDEN)
     tensors["bert.embeddings.LayerNorm.weight"] = torch.zeros(3)
     with pytest.raises(ModelError, match=r"LayerNorm.weight is \(3,\), expected \(16,\)") as caught:
-        vectors(rewrite(tiny("bert"), tmp_path / "m", tensors))
-    for name in ("layer.7.output.dense.weight", *(n.removeprefix("bert.") for n in lost)):
-        assert name in caught.value.message
+        vectors(copy_with(tensors, tiny("bert"), tmp_path / "m"))
+    assert "layer.7.output.dense.weight" in caught.value.message
+    for name in missing:
+        assert name.removeprefix("bert.") in caught.value.message
     assert "classifier" not in caught.value.message
 
 
 def test_a_fingerprint_is_of_content_not_of_place(tiny, tmp_path):
     copy = shutil.copytree(tiny("bert"), tmp_path / "copy")
-    mark = read_model_folder(tiny("bert")).fingerprint()
+    fingerprint = read_model_folder(tiny("bert")).fingerprint()
     (copy / "README.md").write_text("not part of the model")
-    assert read_model_folder(copy).fingerprint() == mark
+    assert read_model_folder(copy).fingerprint() == fingerprint
     tokenizer = copy / "tokenizer.json"
     tokenizer.write_text(tokenizer.read_text() + "\n")
-    assert read_model_folder(copy).fingerprint() != mark
+    assert read_model_folder(copy).fingerprint() != fingerprint
 
 
 @pytest.mark.parametrize(
@@ -179,11 +204,12 @@ def to_train(folder, settings, *, untie=False, seed=0):
 
 def test_the_pretrained_head_is_kept(tiny, caplog):
     model = to_train(tiny(), AGG)
-    kept = model.passage.backbone.model.state_dict()
-    pretrained = read_model_folder(tiny()).passage.tensors
-    assert all(torch.equal(kept[name], tensor) for name, tensor in pretrained.items())
-    new = "cls_proj.bias, cls_proj.weight, tok_proj.bias, tok_proj.weight"
-    assert caplog.messages == [f"randomly initialised: {new}"]
+    tensors = model.passage.backbone.model.state_dict()
+    for name, pretrained in read_model_folder(tiny()).passage.tensors.items():
+        assert torch.equal(tensors[name], pretrained)
+    assert caplog.messages == [
+        "randomly initialised: cls_proj.bias, cls_proj.weight, tok_proj.bias, tok_proj.weight"
+    ]
     caplog.clear()
     without = to_train(tiny(head=False), dataclasses.replace(AGG, mlm_head=MlmHead.NONE))
     assert without.passage.backbone.decoder is None
@@ -199,12 +225,14 @@ def test_a_fresh_head_is_tied_and_initialised_as_the_backbones_own(
     backbone = model.passage.backbone
     assert backbone.decoder.weight is backbone.model.get_input_embeddings().weight
     for name, parameter in backbone.model.named_parameters():
-        if name.startswith(backbone.architecture.head) and "decoder" not in name:
-            norm = "norm" in name.lower() and name.endswith("weight")
-            if name.endswith("bias") or norm:
-                assert torch.equal(parameter, torch.full_like(parameter, float(norm))), name
-            else:  # drawn with the configuration's deviation
-                assert 0.2 < parameter.std() < 0.4, name
+        if not name.startswith(backbone.architecture.head) or "decoder" in name:
+            continue
+        if name.endswith("bias"):
+            assert torch.equal(parameter, torch.zeros_like(parameter)), name
+        elif "norm" in name.lower():
+            assert torch.equal(parameter, torch.ones_like(parameter)), name
+        else:  # drawn with the configuration's deviation
+            assert 0.2 < parameter.std() < 0.4, name
     assert caplog.messages[0] == "randomly initialised: the masked-language-model head"
 
 
@@ -215,13 +243,14 @@ def test_training_is_resumed_from_a_saved_folder(tiny, tmp_path, settings, untie
     with torch.no_grad():
         for number, parameter in enumerate(model.parameters()):
             parameter += 0.01 * number
-    query, folder = (model.query if untie else None), tmp_path / "model"
+    folder = tmp_path / "model"
+    query = model.query if untie else None
     save_model(folder, model.passage, load_tokenizer(tiny("bert")), TextSettings(), query)
     caplog.clear()
-    again = to_train(folder, read_model_folder(folder).representation)
-    assert again.shared == (not untie)
+    resumed = to_train(folder, read_model_folder(folder).representation)
+    assert resumed.shared == (not untie)
     assert caplog.messages == []
     expected = model.state_dict()
-    assert again.state_dict().keys() == expected.keys()
-    for name, tensor in again.state_dict().items():
+    assert resumed.state_dict().keys() == expected.keys()
+    for name, tensor in resumed.state_dict().items():
         assert torch.equal(tensor, expected[name]), name

@@ -42,44 +42,60 @@ STATES = torch.tensor(
 MASK = torch.tensor([[True, True, False], [True, True, True]])
 
 
-def literal(folder, settings, heads, ids):
+def reference_vector(folder, settings, heads, ids):
     """The vector of one text: transformers' own model, then the equations in plain Python."""
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     with torch.no_grad():
-        out = model(input_ids=torch.tensor([ids]), output_hidden_states=True)
-    hidden, logits = out.hidden_states[-1][0], out.logits[0]
-    vocabulary = logits.shape[-1]
-
-    def linear(name, vector):
-        return (heads[f"{name}.weight"] @ vector + heads[f"{name}.bias"]).tolist()
-
-    cls = linear("cls_proj", hidden[0]) if "cls_proj.weight" in heads else []
-    rule, count = settings.term_weight, len(ids) - 1
-    weights = [0.0] * count
-    if "tok_proj.weight" in heads:
-        weights = [linear("tok_proj", state)[0] for state in hidden[1:]]
-    if settings.mlm_head is MlmHead.NONE:
-        v = oracles.token_scores(ids[1:], weights, [True] * count, rule, vocabulary)
-    else:
-        v = oracles.vocabulary_scores(logits[1:].tolist(), weights, [True] * count, rule)
+        output = model(input_ids=torch.tensor([ids]), output_hidden_states=True)
+    hidden = output.hidden_states[-1][0]
+    logits = output.logits[0]
+    lexical_part = reference_lexical_part(settings, heads, ids, hidden, logits)
     if settings.agg_kind is AggKind.NONE:
-        return v
+        return lexical_part
+    cls_part = []
+    if "cls_proj.weight" in heads:
+        cls_part = linear(heads, "cls_proj", hidden[0])
+    if settings.agg_order is AggOrder.AGG_CLS:
+        return lexical_part + cls_part
+    return cls_part + lexical_part
+
+
+def reference_lexical_part(settings, heads, ids, hidden, logits):
+    """The part beside that of [CLS], from the states and logits of a text."""
     if settings.agg_dim == 0:
-        agg = []
-    elif settings.agg_kind is AggKind.LINEAR:
-        agg = linear("agg_proj", torch.tensor(v))
-    elif settings.agg_kind is AggKind.AVERAGE:
-        agg = linear("agg_proj", hidden[1:].mean(dim=0))
-    else:
-        layout = SliceLayout(
-            vocabulary, settings.agg_dim, settings.agg_kind, settings.agg_layout, settings.agg_seed
-        )
-        agg = oracles.folded(v, layout)
-    return agg + cls if settings.agg_order is AggOrder.AGG_CLS else cls + agg
+        return []
+    if settings.agg_kind is AggKind.AVERAGE:
+        return linear(heads, "agg_proj", hidden[1:].mean(dim=0))
+    scores = reference_scores(settings, heads, ids, hidden, logits)
+    if settings.agg_kind is AggKind.NONE:
+        return scores
+    if settings.agg_kind is AggKind.LINEAR:
+        return linear(heads, "agg_proj", torch.tensor(scores))
+    layout = SliceLayout(
+        len(scores), settings.agg_dim, settings.agg_kind, settings.agg_layout, settings.agg_seed
+    )
+    return oracles.folded(scores, layout)
+
+
+def reference_scores(settings, heads, ids, hidden, logits):
+    """A number for each token of the vocabulary."""
+    positions = len(ids) - 1  # all but [CLS]
+    mask = [True] * positions
+    weights = [0.0] * positions
+    if "tok_proj.weight" in heads:
+        weights = [linear(heads, "tok_proj", state)[0] for state in hidden[1:]]
+    if settings.mlm_head is MlmHead.NONE:
+        return oracles.token_scores(ids[1:], weights, mask, settings.term_weight, logits.shape[-1])
+    return oracles.vocabulary_scores(logits[1:].tolist(), weights, mask, settings.term_weight)
+
+
+def linear(heads, name, vector):
+    """What the linear layer of a name makes of a vector."""
+    return (heads[f"{name}.weight"] @ vector + heads[f"{name}.bias"]).tolist()
 
 
 CASES = [
-    *((kind, {}) for kind in WITH_HEADS),
+    *[(kind, {}) for kind in WITH_HEADS],
     ("bert", {"agg_kind": AggKind.PLUS, "agg_layout": AggLayout.PAIRED}),
     ("bert", {"agg_layout": AggLayout.RANDOM, "agg_seed": 5}),
     ("bert", {"agg_kind": AggKind.NONE}),
@@ -99,7 +115,8 @@ def test_aggretriever_is_the_paper_s_equations(kind, options, tiny, tiny_agg, mo
     stored = read_model_folder(tiny_agg(kind, **options))
     settings = stored.representation
     encoder, _ = stored.build(settings)
-    expected = [literal(tiny(kind), settings, stored.passage.heads, ids) for ids in TEXTS]
+    heads = stored.passage.heads
+    expected = [reference_vector(tiny(kind), settings, heads, ids) for ids in TEXTS]
     batch = pad(TEXTS, pad_id=1 if kind == "roberta" else 0)
     monkeypatch.setitem(lexical.ROWS, "cpu", 4)
     with torch.inference_mode():
@@ -138,53 +155,58 @@ def encoder(folder, representation, **settings):
 
 def test_mlr_is_the_cls_of_each_layer_last_first(tiny):
     states = states_of(tiny())
-    made = encoder(tiny(), "mlr", layers=(0, 1, 2), reduction=Reduction.MULTI_VECTOR)
+    mlr = encoder(tiny(), "mlr", layers=(0, 1, 2), reduction=Reduction.MULTI_VECTOR)
     with torch.no_grad():
-        found, query = made.stored_vectors(BATCH), made(BATCH)
-    for place, layer in enumerate((2, 1, 0)):
-        torch.testing.assert_close(found[:, place], states[layer][:, 0], rtol=0, atol=1e-5)
-    torch.testing.assert_close(query, states[2][:, 0], rtol=0, atol=1e-5)
+        passage_vectors = mlr.stored_vectors(BATCH)
+        query_vectors = mlr(BATCH)
+    expected = torch.stack([states[layer][:, 0] for layer in (2, 1, 0)], dim=1)
+    torch.testing.assert_close(passage_vectors, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(query_vectors, states[2][:, 0], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("normed", [False, True])
 def test_mlr_on_t5_means_over_tokens(tiny, normed):
     states = states_of(tiny("t5"), transformers.T5EncoderModel)
     reduction = Reduction.MULTI_VECTOR
-    made = encoder(tiny("t5"), "mlr", reduction=reduction, norm_intermediate=normed)
+    mlr = encoder(tiny("t5"), "mlr", reduction=reduction, norm_intermediate=normed)
     with torch.no_grad():
-        found = made.stored_vectors(BATCH)
-        norm = made.backbone.encoder.encoder.final_layer_norm
-        middle = norm(states[1]) if normed else states[1]
-    for row, real in enumerate(BATCH.attention_mask):
-        expected = torch.stack([states[2][row][real].mean(0), middle[row][real].mean(0)])
-        torch.testing.assert_close(found[row], expected, rtol=0, atol=1e-5)
+        vectors = mlr.stored_vectors(BATCH)
+        middle = states[1]
+        if normed:
+            middle = mlr.backbone.encoder.encoder.final_layer_norm(middle)
+    for row, is_real in enumerate(BATCH.attention_mask):
+        expected = [states[2][row][is_real].mean(0), middle[row][is_real].mean(0)]
+        torch.testing.assert_close(vectors[row], torch.stack(expected), rtol=0, atol=1e-5)
 
 
 def test_what_each_reduction_trains_and_keeps(tiny):
-    last, before = (states_of(tiny())[layer][:, 0] for layer in (2, 1))
-    both, mean = torch.stack([last, before], 1), ((last + before) / 2).unsqueeze(1)
-    for reduction, trained, kept in (
-        (Reduction.SELF_CONTRASTIVE, both, last.unsqueeze(1)),
-        (Reduction.MULTI_VECTOR, both, both),
+    states = states_of(tiny())
+    last = states[2][:, 0]
+    last_two = torch.stack([last, states[1][:, 0]], dim=1)
+    mean = last_two.mean(dim=1, keepdim=True)
+    for reduction, trained, indexed in (
+        (Reduction.SELF_CONTRASTIVE, last_two, last.unsqueeze(1)),
+        (Reduction.MULTI_VECTOR, last_two, last_two),
         (Reduction.AVERAGE, mean, mean),
     ):
-        made = encoder(tiny(), "mlr", reduction=reduction)
+        mlr = encoder(tiny(), "mlr", reduction=reduction)
         with torch.no_grad():
-            torch.testing.assert_close(made.passage_vectors(BATCH).values, trained)
-            torch.testing.assert_close(made.stored_vectors(BATCH), kept)
-        assert made.vectors_per_passage == kept.shape[1]
+            torch.testing.assert_close(mlr.passage_vectors(BATCH).values, trained)
+            torch.testing.assert_close(mlr.stored_vectors(BATCH), indexed)
+        assert mlr.vectors_per_passage == indexed.shape[1]
 
 
 def test_me_bert_repeats_the_first_vector_of_a_short_passage_and_colbert_averages(tiny):
     hidden = states_of(tiny())[2]
+    me_bert = encoder(tiny(), "me-bert", vectors=4, reduction=Reduction.MULTI_VECTOR)
+    colbert = encoder(tiny(), "colbert", reduction=Reduction.AVERAGE)
     with torch.no_grad():
-        several = encoder(tiny(), "me-bert", vectors=4, reduction=Reduction.MULTI_VECTOR)
-        found = several.stored_vectors(BATCH)
-        averaged = encoder(tiny(), "colbert", reduction=Reduction.AVERAGE).stored_vectors(BATCH)
-    torch.testing.assert_close(found[0], hidden[0, :4])
-    torch.testing.assert_close(found[1], hidden[1][[0, 1, 2, 0]])
-    for row, real in enumerate(BATCH.attention_mask):
-        torch.testing.assert_close(averaged[row, 0], hidden[row][real].mean(0))
+        vectors = me_bert.stored_vectors(BATCH)
+        averages = colbert.stored_vectors(BATCH)
+    torch.testing.assert_close(vectors[0], hidden[0, :4])
+    torch.testing.assert_close(vectors[1], hidden[1][[0, 1, 2, 0]])
+    for row, is_real in enumerate(BATCH.attention_mask):
+        torch.testing.assert_close(averages[row, 0], hidden[row][is_real].mean(0))
 
 
 @pytest.fixture
@@ -194,30 +216,29 @@ def example(specs):
 
 def test_reductions_of_the_example(example):
     losses = example["losses"]
-    queries, documents = (
-        torch.tensor(losses[name], dtype=torch.float64) for name in ("query_vectors", "doc_vectors")
-    )
+    queries = torch.tensor(losses["query_vectors"], dtype=torch.float64)
+    documents = torch.tensor(losses["doc_vectors"], dtype=torch.float64)
+    targets = torch.tensor(losses["targets"])
     mix = ScalarMix(3).double()
     torch.testing.assert_close(mix(documents), average_vectors(documents))
-    mix.scalar_parameters.data = torch.tensor(
-        losses["scalar_mix"]["parameters"], dtype=torch.float64
-    )
-    for name, found in (
+    parameters = losses["scalar_mix"]["parameters"]
+    mix.scalar_parameters.data = torch.tensor(parameters, dtype=torch.float64)
+    for name, vectors in (
         ("average_pooling", average_vectors(documents)),
         ("scalar_mix", mix(documents).detach()),
     ):
         expected = torch.tensor(losses[name]["doc_vectors"], dtype=torch.float64)
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
-        loss = contrastive_loss(queries @ found.T, torch.tensor(losses["targets"]))
+        torch.testing.assert_close(vectors, expected, rtol=0, atol=1e-6)
+        loss = contrastive_loss(queries @ vectors.T, targets)
         assert loss.item() == pytest.approx(losses[name]["loss"], abs=1e-6)
 
 
 def test_token_vectors_of_the_example(example):
-    case = example["t5_mean_pooling"]
-    states = torch.tensor([case["token_states"]])
-    for part in (case, case["all_padding_case"]):
-        mean = pool_mean(states, torch.tensor([part["attention_mask"]]).bool())
-        assert mean[0].tolist() == part["mean_vector"]
+    pooling = example["t5_mean_pooling"]
+    states = torch.tensor([pooling["token_states"]])
+    for case in (pooling, pooling["all_padding_case"]):
+        mean = pool_mean(states, torch.tensor([case["attention_mask"]]).bool())
+        assert mean[0].tolist() == case["mean_vector"]
     case = example["token_level_variant"]
     mask = torch.tensor([case["attention_mask"]]).bool()
     passage = PassageVectors(torch.tensor([case["token_vectors"]]), mask)
@@ -226,12 +247,15 @@ def test_token_vectors_of_the_example(example):
 
 
 def test_first_tokens():
-    found = first_tokens(STATES, MASK, 4, by_cls=True)
-    assert found.mask is not None
-    assert found.mask.tolist() == [[True, True, False, False], [True, True, True, False]]
-    torch.testing.assert_close(found.values[:, :3], STATES)
+    vectors = first_tokens(STATES, MASK, 4, by_cls=True)
+    assert vectors.mask is not None
+    assert vectors.mask.tolist() == [[True, True, False, False], [True, True, True, False]]
+    torch.testing.assert_close(vectors.values[:, :3], STATES)
     without_cls = first_tokens(STATES, MASK, 2, by_cls=False)
     assert without_cls.values[0].tolist() == [[2.0, -4.0], [1.0, -2.0]]  # the mean comes first
+
+
+def test_a_mean_is_summed_in_float32():
     hidden = torch.ones(1, 512, 1, dtype=torch.bfloat16)
-    hidden[0, 0] = 300.0  # summed in float32
+    hidden[0, 0] = 300.0
     assert pool_mean(hidden, torch.ones(1, 512).bool()).item() == pytest.approx(811 / 512)

@@ -4,6 +4,7 @@ import gc
 import re
 import weakref
 from itertools import pairwise
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -57,33 +58,34 @@ def encoder_of(folder, **compute):
 
 def halvings(caplog):
     """Return the numbers of tokens that the log names, one for each halving."""
-    warnings = [each for each in warnings_of(caplog) if "out of memory" in each]
-    assert all(MESSAGE in each for each in warnings)
-    sizes = [re.search(r"at most ([\d,]+) tokens", each) for each in warnings]
-    return [int(size[1].replace(",", "")) for size in sizes if size is not None]
+    warnings = [warning for warning in warnings_of(caplog) if "out of memory" in warning]
+    assert all(MESSAGE in warning for warning in warnings)
+    sizes = re.findall(r"at most ([\d,]+) tokens", "\n".join(warnings))
+    return [int(size.replace(",", "")) for size in sizes]
 
 
 @pytest.mark.parametrize("side", ["passage", "query"])
 def test_vectors_are_those_of_small_batches(tiny, limited, caplog, side):
     encoder = encoder_of(tiny(), device="cpu")
     texts = PASSAGES if side == "passage" else TEXT_QUERIES
-    later = encoder.plan(side, texts[3:])  # divided before anyone knew
-    nothing = encoder.plan(side, [])  # of a block that --update copies
+    planned_before = encoder.plan(side, texts[3:])  # in batches that turn out to be too large
+    no_texts = encoder.plan(side, [])  # of a block that --update copies
     limited()
-    done: list[int] = []
-    vectors = encoder.encode_planned(side, encoder.plan(side, texts), done.append)
+    advances: list[int] = []
+    vectors = encoder.encode_planned(side, encoder.plan(side, texts), advances.append)
     sizes = halvings(caplog)
     assert sizes[-1] <= LIMIT
-    assert all(after <= before // 2 for before, after in pairwise(sizes))
+    assert all(size <= previous // 2 for previous, size in pairwise(sizes))
     assert f"--batch-tokens {sizes[-1]}" in caplog.text
-    assert sum(done) == len(texts)
+    assert sum(advances) == len(texts)
 
     small = encoder_of(tiny(), device="cpu", batch_tokens=sizes[-1])
     expected = small.encode_planned(side, small.plan(side, texts))
     assert vectors.tobytes() == expected.tobytes()
-    found = encoder.encode_planned(side, later)
-    assert found.tobytes() == small.encode_planned(side, small.plan(side, texts[3:])).tobytes()
-    assert encoder.encode_planned(side, nothing).shape == (0, encoder.dimension)
+    vectors = encoder.encode_planned(side, planned_before)
+    expected = small.encode_planned(side, small.plan(side, texts[3:]))
+    assert vectors.tobytes() == expected.tobytes()
+    assert encoder.encode_planned(side, no_texts).shape == (0, encoder.dimension)
     assert halvings(caplog) == sizes
 
 
@@ -91,13 +93,12 @@ def test_vectors_on_a_gpu(tiny_agg, simulated_gpu, limited, caplog):
     folder = tiny_agg()
     expected = encoder_of(folder, device="cuda").encode_passages(PASSAGES)
     encoder = encoder_of(folder, device="cuda")
-    emptied: list[None] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(None))
-        limited()
+    limited()
+    with patch.object(torch.cuda, "empty_cache") as empty_cache:
         vectors = encoder.encode_passages(PASSAGES)
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
-    assert len(emptied) == len(halvings(caplog)) > 0
+    assert halvings(caplog)
+    assert empty_cache.call_count == len(halvings(caplog))
     assert "on cuda" in caplog.text
 
 
@@ -106,25 +107,26 @@ def test_batches_that_were_done_stay(tiny, monkeypatch):
     expected = encoder_of(tiny(), device="cpu").encode_passages(PASSAGES)
     encoder = encoder_of(tiny(), device="cpu", batch_tokens=50)
     planned = encoder.plan("passage", PASSAGES)
-    layer_norm, calls = torch.nn.functional.layer_norm, []
+    layer_norm = torch.nn.functional.layer_norm
+    batch_tokens: list[int] = []  # of each call, several for a batch
+    failures: list[int] = []
 
-    def short_at_the_third(states, *args, **kwargs):
-        calls.append(states.shape[:2].numel())
-        if len(set(calls)) == 3 and len(calls) > 3 and not short:
-            short.append(calls[-1])
+    def layer_norm_without_memory_for_the_third(states, *args, **kwargs):
+        batch_tokens.append(states.shape[:2].numel())
+        is_third_size = len(set(batch_tokens)) == 3 and len(batch_tokens) > 3
+        if is_third_size and not failures:
+            failures.append(batch_tokens[-1])
             raise torch.OutOfMemoryError(MESSAGE)
         return layer_norm(states, *args, **kwargs)
 
-    short: list[int] = []
-    monkeypatch.setattr(torch.nn.functional, "layer_norm", short_at_the_third)
-    done: list[int] = []
-    vectors = encoder.encode_planned("passage", planned, done.append)
+    monkeypatch.setattr(torch.nn.functional, "layer_norm", layer_norm_without_memory_for_the_third)
+    advances: list[int] = []
+    vectors = encoder.encode_planned("passage", planned, advances.append)
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
-    assert short
-    first = [len(members) for members in planned.members[:2]]
-    assert done[:2] == first
-    assert sum(done) == len(PASSAGES)
-    assert len(done) > len(planned.batches)
+    assert failures
+    assert advances[:2] == [len(members) for members in planned.members[:2]]
+    assert sum(advances) == len(PASSAGES)
+    assert len(advances) > len(planned.batches)
 
 
 def test_scores_of_pairs_are_those_of_small_batches(tiny_reranker, limited, caplog):
@@ -172,8 +174,8 @@ def test_validation_of_a_cross_encoder_measures_the_same(tiny, limited, caplog):
     budget = validation.token_budget()
     expected = validation.measure_groups(reranker, joiner, budget, [dev])
     limited()
-    found = validation.measure_groups(reranker, joiner, budget, [dev])
-    assert found == pytest.approx(expected)
+    values = validation.measure_groups(reranker, joiner, budget, [dev])
+    assert values == pytest.approx(expected)
     assert halvings(caplog)
 
 
@@ -187,8 +189,8 @@ def test_validation_on_sentences_measures_the_same(tiny, tmp_path, limited, capl
     budget = validation.token_budget()
     expected = validation.measure_sentences(encoder, objective, budget, store)
     limited(20)
-    found = validation.measure_sentences(encoder, objective, budget, store)
-    assert found == pytest.approx(expected)
+    values = validation.measure_sentences(encoder, objective, budget, store)
+    assert values == pytest.approx(expected)
     assert halvings(caplog)
 
 
@@ -214,8 +216,8 @@ def test_another_error_is_no_lack_of_memory():
 def test_the_memory_of_the_failed_batch_is_free_when_the_cache_is_emptied(monkeypatch):
     budget = TokenBudget(100, "encoding {texts} texts of {tokens} tokens", shorten="cut them")
     states: list[weakref.ref[torch.Tensor]] = []
-    left: list[object] = []
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: left.append(states[0]()))
+    remaining_states: list[object] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: remaining_states.append(states[0]()))
 
     def fail():
         tensor = torch.ones(3)
@@ -227,7 +229,7 @@ def test_the_memory_of_the_failed_batch_is_free_when_the_cache_is_emptied(monkey
         assert budget.attempt(10, 8, fail) is None
     finally:
         gc.enable()
-    assert left == [None]
+    assert remaining_states == [None]
     assert budget.tokens == 40
 
 
@@ -235,12 +237,18 @@ def test_texts_are_divided_again_as_if_they_had_been_from_the_start():
     ids = [[*range(1 + number * 7 % 13)] for number in range(30)]
     planned = plan(ids, 0, 80)
     expected = plan(ids, 0, 20)
-    again = planned.divided_again(0, 20)
-    assert [rows.tolist() for rows in again.members] == [rows.tolist() for rows in expected.members]
-    for batch, expected_batch in zip(again.batches, expected.batches, strict=True):
+    divided = planned.divided_again(0, 20)
+    for rows, expected_rows in zip(divided.members, expected.members, strict=True):
+        assert rows.equal(expected_rows)
+    for batch, expected_batch in zip(divided.batches, expected.batches, strict=True):
         assert batch.input_ids.equal(expected_batch.input_ids)
         assert batch.attention_mask.equal(expected_batch.attention_mask)
-    rest = planned.divided_again(2, 20)
-    left = torch.cat(planned.members[2:]).sort().values
-    assert torch.cat(rest.members).sort().values.equal(left)
-    assert rest.count == planned.count
+
+
+def test_batches_that_were_done_are_not_divided_again():
+    ids = [[*range(1 + number * 7 % 13)] for number in range(30)]
+    planned = plan(ids, 0, 80)
+    remaining = planned.divided_again(2, 20)
+    expected_rows = torch.cat(planned.members[2:]).sort().values
+    assert torch.cat(remaining.members).sort().values.equal(expected_rows)
+    assert remaining.count == planned.count

@@ -40,25 +40,31 @@ PATIENCE = 20  # seconds
 
 
 class StandIn:
-    """An encoder whose vector of a text is its hash; counts what it was asked to encode."""
+    """An encoder whose vector of a text is its hash; counts the texts that it encodes."""
 
-    dimension, vectors_per_passage, int8, queries_of, asked = 4, 1, None, None, 0
+    dimension = 4
+    vectors_per_passage = 1
+    int8 = None
+    queries_of = None
     dtype = Dtype.FLOAT32
     device = torch.device("cpu")
+    encoded_texts = 0  # by all encoders of a test
 
     def __init__(self, name, _, text, compute):
+        self.name = name
+        self.text = replace(TextSettings(), **text)
+        self.compute = compute
         self.batch_tokens = compute.tokens_on("cpu", self.dtype)
-        self.name, self.text = name, replace(TextSettings(), **text)
 
     def description(self):
         return {"name": self.name, "fingerprint": self.name.rsplit("/", 1)[-1]}
 
     def plan(self, side, records):
-        texts = [record.text for record in records]
-        return plan([list(hashlib.sha256(text.encode()).digest()[:4]) for text in texts], 0, 8)
+        hashes = [hashlib.sha256(record.text.encode()).digest() for record in records]
+        return plan([list(text_hash[:4]) for text_hash in hashes], 0, 8)
 
     def encode_planned(self, side, planned, advance=lambda count: None):
-        type(self).asked += planned.count
+        type(self).encoded_texts += planned.count
         vectors = torch.empty(planned.count, self.dimension)
         for members, batch in zip(planned.members, planned.batches, strict=True):
             vectors[members] = batch.input_ids.float()
@@ -69,7 +75,7 @@ class StandIn:
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch):
     monkeypatch.setattr(encode_module, "TextEncoder", StandIn)
-    monkeypatch.setattr(StandIn, "asked", 0)
+    monkeypatch.setattr(StandIn, "encoded_texts", 0)
 
 
 @pytest.fixture
@@ -81,8 +87,10 @@ def corpus(tmp_path):
 def run(output, source=None, *, model="m", compute=None, **settings):
     if source is not None:
         settings["corpus"] = str(source)
-    asked = EncodeSettings(model=model, output=str(output), **{"block_size": 4, **settings})
-    return encode(asked, CorpusSettings(), ModelOptions(compute=compute or ComputeSettings()))
+    settings = {"block_size": 4, **settings}
+    encode_settings = EncodeSettings(model=model, output=str(output), **settings)
+    options = ModelOptions(compute=compute or ComputeSettings())
+    return encode(encode_settings, CorpusSettings(), options)
 
 
 def test_blocks_are_written_in_corpus_order(corpus, tmp_path):
@@ -90,11 +98,11 @@ def test_blocks_are_written_in_corpus_order(corpus, tmp_path):
     passages = list(read_passages(str(corpus)))
     encoder = StandIn("m", {}, {}, ComputeSettings())
     folder = open_vectors(tmp_path / "v")
-    for first, (ids, vectors, _) in zip(range(0, 23, 4), folder.blocks(), strict=True):
-        block = passages[first : first + 4]
+    for start, (ids, vectors, _) in zip(range(0, 23, 4), folder.blocks(), strict=True):
+        block = passages[start : start + 4]
         assert ids == [passage.docid for passage in block]
-        alone = encoder.encode_planned("passage", encoder.plan("passage", block))
-        np.testing.assert_array_equal(vectors, alone)
+        expected = encoder.encode_planned("passage", encoder.plan("passage", block))
+        np.testing.assert_array_equal(vectors, expected)
     assert (result.count, result.dimension, result.encoded) == (23, 4, 23)
     assert (result.tokens, result.positions) == (92, 92)
     assert folder.manifest.made_from["model"]["fingerprint"] == "m"
@@ -106,7 +114,7 @@ def test_an_end_while_the_model_runs_keeps_what_was_done(corpus, tmp_path, monke
     encode_planned = StandIn.encode_planned
 
     def stop_at_the_third(self, side, planned, advance):
-        if StandIn.asked == 31:
+        if StandIn.encoded_texts == 31:
             raise error
         return encode_planned(self, side, planned)
 
@@ -121,29 +129,33 @@ def test_an_end_while_the_model_runs_keeps_what_was_done(corpus, tmp_path, monke
 
 def test_a_block_is_written_while_the_next_one_is_encoded(corpus, tmp_path, monkeypatch):
     run(tmp_path / "whole", corpus)
-    second_begun = Event()
-    encode_planned, write = StandIn.encode_planned, VectorFolderWriter.write
-    turns: list[float] = []
-    kept: list[int] = []
+    second_block_is_encoded = Event()
+    encode_planned = StandIn.encode_planned
+    write = VectorFolderWriter.write
+    switch_intervals: list[float] = []
+    freeze_counts: list[int] = []
 
-    def encode_and_tell(self, side, planned, advance):
-        turns.append(sys.getswitchinterval())
-        kept.append(gc.get_freeze_count())
-        if len(turns) == 2:
-            second_begun.set()
+    def observed_encode_planned(self, side, planned, advance):
+        switch_intervals.append(sys.getswitchinterval())
+        freeze_counts.append(gc.get_freeze_count())
+        if len(switch_intervals) == 2:
+            second_block_is_encoded.set()
         return encode_planned(self, side, planned, advance)
 
-    def write_after_the_second_began(self, block, *files):
-        assert second_begun.wait(PATIENCE)
+    def waiting_write(self, block, *files):
+        assert second_block_is_encoded.wait(PATIENCE)
         write(self, block, *files)
 
-    before = sys.getswitchinterval()
-    monkeypatch.setattr(StandIn, "encode_planned", encode_and_tell)
-    monkeypatch.setattr(VectorFolderWriter, "write", write_after_the_second_began)
+    usual_interval = sys.getswitchinterval()
+    monkeypatch.setattr(StandIn, "encode_planned", observed_encode_planned)
+    monkeypatch.setattr(VectorFolderWriter, "write", waiting_write)
     run(tmp_path / "v", corpus)
     assert contents(tmp_path / "v") == contents(tmp_path / "whole")
-    assert max(turns) < before == sys.getswitchinterval()
-    assert min(kept) > 0 == gc.get_freeze_count()
+    # threads take turns sooner, and old objects are frozen, during the run alone
+    assert max(switch_intervals) < usual_interval
+    assert sys.getswitchinterval() == usual_interval
+    assert min(freeze_counts) > 0
+    assert gc.get_freeze_count() == 0
 
 
 def test_what_the_caller_froze_stays_frozen(corpus, tmp_path):
@@ -157,47 +169,49 @@ def test_what_the_caller_froze_stays_frozen(corpus, tmp_path):
 
 
 def test_a_full_disk_ends_the_run_within_the_next_block(corpus, tmp_path, monkeypatch):
-    encode_planned, write = StandIn.encode_planned, VectorFolderWriter.write
+    encode_planned = StandIn.encode_planned
+    write = VectorFolderWriter.write
 
-    def fail_at_the_second(self, block, *files):
+    def write_until_the_second_block(self, block, *files):
         if block.number == 1:
             raise OutputError("v: No space left on device")
         write(self, block, *files)
 
-    def encode_until_told(self, side, planned, advance):
+    def encode_slowly(self, side, planned, advance):
+        """The third block goes on until `advance` raises the error of the second."""
         end = time.monotonic() + PATIENCE
-        while StandIn.asked == 31 and time.monotonic() < end:
+        while StandIn.encoded_texts == 31 and time.monotonic() < end:
             advance(0)
         return encode_planned(self, side, planned, advance)
 
     run(tmp_path / "whole", corpus)
     with monkeypatch.context() as patch:
-        patch.setattr(StandIn, "encode_planned", encode_until_told)
-        patch.setattr(VectorFolderWriter, "write", fail_at_the_second)
+        patch.setattr(StandIn, "encode_planned", encode_slowly)
+        patch.setattr(VectorFolderWriter, "write", write_until_the_second_block)
         with pytest.raises(OutputError, match="No space left"):
             run(tmp_path / "v", corpus)
-    assert StandIn.asked == 31  # the third block was not finished
+    assert StandIn.encoded_texts == 31  # the third block was not finished
     assert list(read_journal(tmp_path / "v")) == [0]
     run(tmp_path / "v", corpus, resume=True)
     assert contents(tmp_path / "v") == contents(tmp_path / "whole")
 
 
 def test_a_corpus_is_read_one_block_ahead_by_another_thread():
-    read: list[int] = []
+    read_numbers: list[int] = []
 
-    def items():
+    def read_corpus():
         for number in range(4):
             assert current_thread() is not main_thread()
-            read.append(number)
+            read_numbers.append(number)
             yield number
         raise InputError("corpus.jsonl", 5, "nothing", "a record")
 
-    ahead = read_ahead(items())
+    blocks = read_ahead(read_corpus())
     for number in range(4):
-        assert next(ahead) == number
-        assert len(read) <= number + 2
+        assert next(blocks) == number
+        assert len(read_numbers) <= number + 2
     with pytest.raises(InputError, match="line 5"):
-        next(ahead)
+        next(blocks)
 
 
 def test_a_stream_that_breaks_keeps_the_blocks_before(corpus, tmp_path, monkeypatch):
@@ -210,14 +224,16 @@ def test_a_stream_that_breaks_keeps_the_blocks_before(corpus, tmp_path, monkeypa
 
 
 def test_shards_in_order_are_the_whole(corpus, tmp_path):
+    def blocks_of(folder):
+        files = contents(folder)
+        return {name: data for name, data in files.items() if name.startswith("block-")}
+
     run(tmp_path / "whole", corpus)
-    whole = {k: v for k, v in contents(tmp_path / "whole").items() if k.startswith("block-")}
-    parts: dict[str, bytes] = {}
+    shards: dict[str, bytes] = {}
     for shard in range(3):
         run(tmp_path / f"s{shard}", corpus, shard_id=shard, shard_num=3)
-        part = contents(tmp_path / f"s{shard}")
-        parts |= {k: v for k, v in part.items() if k.startswith("block-")}
-    assert parts == whole
+        shards |= blocks_of(tmp_path / f"s{shard}")
+    assert shards == blocks_of(tmp_path / "whole")
     with pytest.raises(UsageError, match="make only 6 blocks"):
         run(tmp_path / "v", corpus, shard_num=7)
     assert not (tmp_path / "v").exists()
@@ -231,11 +247,12 @@ def test_stopped_anywhere_and_resumed_gives_the_same_bytes(corpus, tmp_path, ste
     if (tmp_path / "v" / "manifest.json").exists():
         with pytest.raises(MismatchError, match="unfinished"):
             open_vectors(tmp_path / "v")
-    before = StandIn.asked
-    run(tmp_path / "v", corpus, resume=True, block_size=None if step > 1 else 4)
+    texts_before = StandIn.encoded_texts
+    block_size = None if step > 1 else 4  # from step 2 on, a manifest records it
+    run(tmp_path / "v", corpus, resume=True, block_size=block_size)
     assert contents(tmp_path / "v") == contents(tmp_path / "whole")
-    finished = max(0, (step - 2) // 3)  # manifest and journal come first, then three a block
-    assert StandIn.asked - before == max(0, 23 - 4 * finished)
+    finished_blocks = max(0, (step - 2) // 3)  # manifest and journal come first, then three a block
+    assert StandIn.encoded_texts - texts_before == max(0, 23 - 4 * finished_blocks)
     assert run(tmp_path / "v", corpus, resume=True).encoded == 0
     assert contents(tmp_path / "v") == contents(tmp_path / "whole")
 
@@ -285,30 +302,39 @@ def test_a_changed_corpus_is_not_continued(corpus, tmp_path):
 @pytest.fixture
 def changed(corpus):
     """The corpus from its end, under new ids, with a text twice and two new ones."""
-    records = [json.loads(line) for line in reversed(corpus.read_text().splitlines())]
-    lines = (json.dumps({**r, "_id": f"n{n}"}) for n, r in enumerate([*records, records[0]]))
-    path = corpus.with_name("changed.jsonl")
-    path.write_text("\n".join(lines).replace("text 5", "new").replace("text 9", "newer"))
-    return path
+    text = corpus.read_text().replace("text 5", "new").replace("text 9", "newer")
+    records = [json.loads(line) for line in reversed(text.splitlines())]
+    records.append(dict(records[0]))
+    for number, record in enumerate(records):
+        record["_id"] = f"n{number}"
+    return Path(jsonl(corpus.with_name("changed.jsonl"), records))
 
 
 @pytest.mark.parametrize("options", [{"block_size": 9}, {"shard_id": 1, "shard_num": 2}])
 def test_an_update_is_a_fresh_run_that_encodes_new_texts_alone(corpus, changed, tmp_path, options):
-    run(old := tmp_path / "old", corpus)
+    old = tmp_path / "old"
+    run(old, corpus)
     run(tmp_path / "fresh", changed, **options)
-    before, result = StandIn.asked, run(tmp_path / "v", changed, update=str(old), **options)
-    assert StandIn.asked - before == result.encoded == result.count - result.copied == 2
-    fresh, updated = contents(tmp_path / "fresh"), contents(tmp_path / "v")
-    was, now = (json.loads(folder.pop("manifest.json")) for folder in (fresh, updated))
+    texts_before = StandIn.encoded_texts
+    result = run(tmp_path / "v", changed, update=str(old), **options)
+    assert StandIn.encoded_texts - texts_before == 2
+    assert result.encoded == 2
+    assert result.copied == result.count - 2
+    fresh = contents(tmp_path / "fresh")
+    updated = contents(tmp_path / "v")
+    fresh_manifest = json.loads(fresh.pop("manifest.json"))
+    manifest = json.loads(updated.pop("manifest.json"))
     assert updated == fresh
-    assert now["contents"] == was["contents"] | {"copied": result.copied}
+    assert manifest["contents"] == {**fresh_manifest["contents"], "copied": result.copied}
     fingerprint = hashlib.sha256((old / "blocks.jsonl").read_bytes()).hexdigest()
-    assert now["made_from"]["update"] == {"name": "../old", "fingerprint": fingerprint}
+    assert manifest["made_from"]["update"] == {"name": "../old", "fingerprint": fingerprint}
 
 
 def test_an_interrupted_update_resumes_with_the_same_vectors_alone(corpus, changed, tmp_path):
-    run(old := str(tmp_path / "old"), corpus)
-    run(other := str(tmp_path / "other"), changed)
+    old = str(tmp_path / "old")
+    other = str(tmp_path / "other")
+    run(old, corpus)
+    run(other, changed)
     run(tmp_path / "whole", changed, update=old)
     with stopped_at(14), pytest.raises(Stopped):
         run(tmp_path / "v", changed, update=old)
@@ -322,7 +348,8 @@ def test_an_interrupted_update_resumes_with_the_same_vectors_alone(corpus, chang
 
 
 def test_vectors_that_cannot_be_updated(corpus, tmp_path):
-    run(old := tmp_path / "old", corpus)
+    old = tmp_path / "old"
+    run(old, corpus)
     bare = vector_folder(tmp_path / "bare", ["d1"], np.ones((1, 4), np.float32))
     with pytest.raises(UsageError, match="bare has no hashes of its texts"):
         run(tmp_path / "v", corpus, update=bare)
@@ -338,13 +365,16 @@ def test_an_update_of_several_vectors_by_command(tiny, corpus, changed, tmp_path
     monkeypatch.undo()  # a real encoder
     words = ["encode", "--model", str(tiny()), "--representation", "me-bert", "--device", "cpu"]
     words += ["--reduction", "multi-vector", "--block-size", "9", "--corpus"]
-    old, fresh, updated = (str(tmp_path / name) for name in ("old", "fresh", "updated"))
+    old = str(tmp_path / "old")
+    fresh = str(tmp_path / "fresh")
+    updated = str(tmp_path / "updated")
     assert denserk([*words, str(corpus), "--output", old]) == 0
     assert denserk([*words, str(changed), "--output", fresh]) == 0
     assert denserk([*words, str(changed), "--output", updated, "--update", old]) == 0
     assert open_vectors(updated).manifest.contents["copied"] == 22
-    for one, two in zip(open_vectors(fresh).blocks(), open_vectors(updated).blocks(), strict=True):
-        np.testing.assert_allclose(one.vectors, two.vectors, atol=1e-5)
+    fresh_blocks = open_vectors(fresh).blocks()
+    for block, expected in zip(open_vectors(updated).blocks(), fresh_blocks, strict=True):
+        np.testing.assert_allclose(block.vectors, expected.vectors, atol=1e-5)
 
 
 @pytest.mark.parametrize("settings", [{"corpus": "-"}, {"output_format": VectorFormat.JSONL}])
@@ -357,8 +387,10 @@ def test_what_only_one_process_can_do(monkeypatch, settings):
 
 OPTIONS = ("--corpus", "corpus.jsonl", "--block-size", "3", "--threads", "1", "--dtype", "float32")
 TORCHRUN = (
-    *(str(Path(sys.executable).with_name("torchrun")), "--standalone"),
-    *("--nproc-per-node", "2"),
+    str(Path(sys.executable).with_name("torchrun")),
+    "--standalone",
+    "--nproc-per-node",
+    "2",
 )
 BLOCKS = 200  # enough to kill a process in the middle
 
