@@ -122,9 +122,10 @@ def _other_accuracy(at_cutoff: str) -> str:
 
 def underlying(measure: Measure) -> Measure:
     """Return the measure whose values of single queries a measure summarises: AP for GMAP."""
-    if isinstance(measure, _GMAP):
-        return ir_measures.AP(**measure.params)
-    return measure
+    if not isinstance(measure, _GMAP):
+        return measure
+    average_precision: Measure = ir_measures.AP(**measure.params)
+    return average_precision
 
 
 def is_count(measure: Measure) -> bool:

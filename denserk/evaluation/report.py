@@ -370,7 +370,7 @@ def _passages(sources: ReportSources, details: Iterable[QueryDetails]) -> dict[s
     for query in details:
         docids.update(passage.docid for passage in query.missed)
         for hits in query.hit_lists.values():
-            docids.update(docid for docid, _, _ in hits.top)
+            docids.update(hit.docid for hit in hits.shown)
     corpus = read_passages(sources.corpus, sources.reading)
     records = find_records(corpus, docids, sources.corpus)
     return {docid: shown_passage(passage) for docid, passage in records.items()}
