@@ -18,7 +18,7 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
 from unicodedata import normalize
@@ -41,8 +41,8 @@ def tokens_of(text: str) -> list[str]:
     >>> tokens_of("The U.S., in 1990")
     ['the', 'u', '.', 's', '.', ',', 'in', '1990']
     """
-    found: list[str] = _TOKEN.findall(normalize("NFD", text))
-    return [token.lower() for token in found]
+    tokens: list[str] = _TOKEN.findall(normalize("NFD", text))
+    return [token.lower() for token in tokens]
 
 
 def match_answers(
@@ -59,31 +59,51 @@ def match_answers(
     >>> match_answers([r"19\d\d", "("], ["in 1990"], regex=True)
     ([True], ['('])
     """
-    normal = [normalize("NFD", text) for text in texts]
+    normalised_texts = [normalize("NFD", text) for text in texts]
     if regex:
-        patterns: dict[str, re.Pattern[str]] = {}
-        for answer in answers:
-            with suppress(re.error, OverflowError, RecursionError):
-                sought = normalize("NFD", answer)
-                patterns[answer] = re.compile(sought, re.IGNORECASE | re.MULTILINE)
-        unusable = [answer for answer in dict.fromkeys(answers) if answer not in patterns]
-        return [any(p.search(text) for p in patterns.values()) for text in normal], unusable
-    sequences = {answer: tokens_of(answer) for answer in answers}
-    unusable = [answer for answer, tokens in sequences.items() if not tokens]
+        return _match_patterns(answers, normalised_texts)
+    tokens_by_answer = {answer: tokens_of(answer) for answer in answers}
+    unusable = [answer for answer, tokens in tokens_by_answer.items() if not tokens]
     if strict and unusable:
-        return [True] * len(texts), unusable
-    # a passage without an answer's longest token need not be tokenized
-    longest = {_joined(t): max(t, key=len).casefold() for t in sequences.values() if t}
-    found = []
-    for text in normal:
+        return [True for _ in texts], unusable
+    usable = [tokens for tokens in tokens_by_answer.values() if tokens]
+    return _match_tokens(usable, normalised_texts), unusable
+
+
+def _match_patterns(answers: Sequence[str], texts: Sequence[str]) -> tuple[list[bool], list[str]]:
+    """Return which texts match a regular expression, and the answers that are none."""
+    patterns: dict[str, re.Pattern[str]] = {}
+    unusable: dict[str, None] = {}  # a set in order
+    for answer in answers:
+        try:
+            patterns[answer] = re.compile(normalize("NFD", answer), re.IGNORECASE | re.MULTILINE)
+        except (re.error, OverflowError, RecursionError):
+            unusable[answer] = None
+    matches = []
+    for text in texts:
+        matches.append(any(pattern.search(text) for pattern in patterns.values()))
+    return matches, list(unusable)
+
+
+def _match_tokens(answers: Sequence[Sequence[str]], texts: Sequence[str]) -> list[bool]:
+    """Return which texts hold the tokens of an answer one after another."""
+    longest_token_by_answer = {}
+    for tokens in answers:
+        longest_token_by_answer[_joined(tokens)] = max(tokens, key=len).casefold()
+    matches = []
+    for text in texts:
+        # a passage without an answer's longest token need not be tokenized
         folded = text.casefold()
-        possible = [sequence for sequence, token in longest.items() if token in folded]
-        joined = _joined(tokens_of(text)) if possible else ""
-        found.append(any(sequence in joined for sequence in possible))
-    return found, unusable
+        candidates = [
+            answer for answer, token in longest_token_by_answer.items() if token in folded
+        ]
+        joined_text = _joined(tokens_of(text)) if candidates else ""
+        matches.append(any(answer in joined_text for answer in candidates))
+    return matches
 
 
 def _joined(tokens: Iterable[str]) -> str:
+    """Return tokens as one text, in which a sequence of tokens is found as a substring."""
     return f"{_SPLIT}{_SPLIT.join(tokens)}{_SPLIT}"
 
 
@@ -94,19 +114,22 @@ Judge = Callable[[Texts, Texts], Iterable[tuple[list[bool], list[str]]]]
 @contextmanager
 def judging(settings: evaluation.AnswerSettings) -> Iterator[Judge]:
     """Yield `match_answers` for many questions (answers, texts), in `num_workers` processes."""
-    one = partial(match_answers, regex=settings.regex, strict=settings.strict_dpr)
+    match = partial(match_answers, regex=settings.regex, strict=settings.strict_dpr)
     if settings.num_workers == 1:
-        yield partial(map, one)
+        yield partial(map, match)
         return
-    # a fork would not survive other threads; Ctrl-C is for this process, which ends the others
     pool = ProcessPoolExecutor(
-        settings.num_workers, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN)
+        max_workers=settings.num_workers,
+        mp_context=get_context("spawn"),  # a fork would not survive other threads
+        initializer=signal.signal,  # Ctrl-C is for this process, which ends the others
+        initargs=(signal.SIGINT, signal.SIG_IGN),
     )
     try:
         with pool:
             for _ in range(settings.num_workers):  # a pool that breaks while it starts one hangs
                 pool.submit(int)
-            yield partial(pool.map, one, chunksize=CHUNK)
+            yield partial(pool.map, match, chunksize=CHUNK)
     except BrokenProcessPool:
+        message = "a process that looks for answers was killed"
         hint = "was there enough memory? --num-workers 1 uses no other process"
-        raise DenserkError("a process that looks for answers was killed", hint) from None
+        raise DenserkError(message, hint) from None

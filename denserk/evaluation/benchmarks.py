@@ -64,13 +64,14 @@ def published_by(against: Sequence[config.Paper], names: Sequence[str]) -> tuple
 def _on_other_corpora(paper: config.Paper, names: Sequence[str]) -> list[str]:
     """Return the benchmarks with the same qrels as those with `names` that a paper reports on."""
     benchmarks = config.benchmarks().values()
-    reported = []
+    reported_names = []
     for benchmark in benchmarks:
-        if benchmark.name in names and benchmark.qrels is not None:
-            for candidate in benchmarks:
-                if candidate.qrels == benchmark.qrels and paper in candidate.labels:
-                    reported.append(candidate.name)
-    return reported
+        if benchmark.name not in names or benchmark.qrels is None:
+            continue
+        for candidate in benchmarks:
+            if candidate.qrels == benchmark.qrels and paper in candidate.labels:
+                reported_names.append(candidate.name)
+    return reported_names
 
 
 @cache
@@ -89,17 +90,17 @@ def published_rows(paper: config.Paper, name: str) -> tuple[PublishedRow, ...]:
     entry = config.find_benchmark(name)
     label = entry.labels.get(paper)
     benchmark = _first_benchmark(entry)
-    values_by_system: dict[tuple[str, str, str], dict[str, str]] = {}
+    values_by_row: dict[tuple[str, str, str], dict[str, str]] = {}  # table, system, setting
     for figure in figures(paper):
         metric = figure["metric"]
         metric_of_paper = f"{paper} {metric}"
         measure = benchmark.metrics.get(metric_of_paper, benchmark.metrics.get(metric))
         if figure["label"] == label and measure is not None:
-            system = (figure["table"], figure["system"], figure["setting"])
-            values_by_system.setdefault(system, {})[measure] = figure["value"]
+            row = (figure["table"], figure["system"], figure["setting"])
+            values_by_row.setdefault(row, {})[measure] = figure["value"]
     return tuple(
-        PublishedRow(paper, entry.name, table, system_name, setting, values)
-        for (table, system_name, setting), values in values_by_system.items()
+        PublishedRow(paper, entry.name, table, system, setting, values)
+        for (table, system, setting), values in values_by_row.items()
     )
 
 

@@ -9,10 +9,10 @@ RR with a cutoff and Judged by passage id ascending.
 import logging
 import re
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import inf, isfinite
+from math import inf, isfinite, isnan
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
@@ -32,7 +32,7 @@ from denserk.evaluation.measures import (
     underlying,
 )
 from denserk.evaluation.providers import Judgments, measure_groups
-from denserk.evaluation.results import EvaluationResult, Grades, Run, RunResult
+from denserk.evaluation.results import EvaluationResult, Grades, Run, RunResult, Values
 from denserk.io.files import STREAM, some
 from denserk.io.run_columns import HitColumns, RankedList
 from denserk.io.runs import read_run_hits, read_run_scores
@@ -93,8 +93,8 @@ def read_hits(path: str, settings: EvaluationSettings, keep: Keep | None = None)
     others are never in memory; standard input and pipes are read whole, as they are read only once.
     """
     by_rank = settings.order is RunOrder.RANK
-    changed = by_rank or settings.remove_query or settings.max_hits is not None
-    if keep is not None and not changed and Path(path).is_file():
+    changes_hits = by_rank or settings.remove_query or settings.max_hits is not None
+    if keep is not None and not changes_hits and Path(path).is_file():
         with suppress(InputError):  # lines of a query apart, or an error that is raised below
             return _needed_hits(read_run_hits(path), keep)
     return select_hits(read_run_scores(path, by_rank=by_rank), settings, keep)
@@ -143,14 +143,22 @@ def needed_depth(measures: Iterable[Measure]) -> float | None:
     [20, inf, None]
     """
     depth: float = 0
-    for provider, computed in providers_of(measures).items():
-        for measure in computed:
-            params = measure.params
-            is_ranked = measure.NAME in RANKED and params.get("rel", 1) >= 1
-            if not is_ranked or provider.NAME not in ("pytrec_eval", "msmarco"):
+    for provider, measures_of_provider in providers_of(measures).items():
+        if provider.NAME not in ("pytrec_eval", "msmarco"):
+            return None
+        for measure in measures_of_provider:
+            if measure.NAME not in RANKED or measure.params.get("rel", 1) < 1:
                 return None
-            depth = max(depth, inf if params.get("judged_only") else params.get("cutoff", inf))
+            depth = max(depth, _depth_of(measure))
     return depth
+
+
+def _depth_of(measure: Measure) -> float:
+    """Return how many hits a measure looks at; infinite where it looks at all of them."""
+    if measure.params.get("judged_only"):  # a cut-off counts judged hits alone
+        return inf
+    cutoff: float = measure.params.get("cutoff", inf)
+    return cutoff
 
 
 def ordered_depth(measures: Sequence[Measure], depth: float) -> float:
@@ -166,49 +174,76 @@ def ordered_depth(measures: Sequence[Measure], depth: float) -> float:
     """
     ordered: float = 0
     for measure in map(underlying, measures):
-        params = measure.params
-        cutoff = inf if params.get("judged_only") else params.get("cutoff", inf)
-        if cutoff < depth or measure.NAME not in UNORDERED:
-            ordered = max(ordered, cutoff)
+        depth_of_measure = _depth_of(measure)
+        if depth_of_measure < depth or measure.NAME not in UNORDERED:
+            ordered = max(ordered, depth_of_measure)
     return ordered
 
 
-def prune_hits(
-    hits: RankedList | HitColumns,
-    depth: float,
-    judged: Collection[str] | None = None,
-    ordered: float = inf,
-) -> NeededHits:
+def prune_hits(hits: RankedList | HitColumns, depth: float) -> NeededHits:
     """Return the scores of the first hits of a query, at most `depth` and those that tie with them.
 
-    With `judged` none below the lowest judged hit, but at least one: measures of ranks depend only
-    on how many hits are above each judged one; and below the first `ordered` hits, and those that
-    tie with them, the judged ones alone: see `ordered_depth`. Scores are compared as float32, as
-    trec_eval does.
+    Scores are compared as float32, as trec_eval does.
     """
-    with np.errstate(over="ignore"):
-        scores = hits.scores_array().astype(np.float32)
+    scores = _float32_scores(hits)
     ascending = np.sort(scores)
-    at_depth = _score_at(ascending, depth)
-    lowest = at_depth
-    judged_rows = [] if judged is None else hits.rows_of(judged)
-    if judged is not None:
-        highest = ascending[-1]
-        lowest_judged = scores[judged_rows].min() if judged_rows else highest
-        lowest = max(lowest, lowest_judged)
-    counted_scores = ascending[np.searchsorted(ascending, lowest) :]
-    ties = int(np.count_nonzero(counted_scores[1:] == counted_scores[:-1]))
-    is_needed = scores >= lowest
+    lowest_needed = _score_at(ascending, depth)
+    return NeededHits(
+        scores=_scores_of_rows(hits, np.flatnonzero(scores >= lowest_needed)),
+        ties=_count_ties_from(ascending, lowest_needed),
+    )
+
+
+def prune_by_judgments(
+    hits: RankedList | HitColumns, depth: float, judgments: Grades, ordered: float
+) -> NeededHits:
+    """Return the hits of `prune_hits` that decide the ranks of the judged ones.
+
+    No hit below the lowest judged one is needed, as measures of ranks depend only on how many hits
+    are above each judged one; where none is judged, the first hit stays. Below the first `ordered`
+    hits, and those that tie with them, the judged ones alone are needed: see `ordered_depth`.
+    """
+    scores = _float32_scores(hits)
+    ascending = np.sort(scores)
+    score_at_depth = _score_at(ascending, depth)
+    judged_rows = hits.rows_of(judgments.get(hits.qid, ()))
+    judged_scores = scores[judged_rows]
+    lowest_judged = judged_scores.min() if judged_rows else ascending[-1]
+    lowest_needed = max(score_at_depth, lowest_judged)
+    is_needed = scores >= lowest_needed
     # where a judged hit ties at the last rank, the ids of the others decide whether it is above
-    is_at_edge = len(scores) > depth and (scores[judged_rows] == at_depth).any()
-    if judged is not None and ordered < depth and not is_at_edge:
+    has_judged_tie_at_depth = len(scores) > depth and (judged_scores == score_at_depth).any()
+    if ordered < depth and not has_judged_tie_at_depth:
         is_judged = np.zeros(len(scores), bool)
         is_judged[judged_rows] = True
-        is_needed &= (scores >= _score_at(ascending, ordered)) | is_judged
-    rows = np.flatnonzero(is_needed)
-    needed_docids = hits.docids_at(rows.tolist())
-    needed_scores = hits.scores_array()[rows].tolist()
-    return NeededHits(dict(zip(needed_docids, needed_scores, strict=True)), ties)
+        is_needed &= is_judged | (scores >= _score_at(ascending, ordered))
+    return NeededHits(
+        scores=_scores_of_rows(hits, np.flatnonzero(is_needed)),
+        ties=_count_ties_from(ascending, lowest_needed),
+    )
+
+
+def _float32_scores(hits: RankedList | HitColumns) -> NDArray[np.float32]:
+    """Return the scores of hits as trec_eval compares them: (K,)."""
+    with np.errstate(over="ignore"):  # larger ones are infinite
+        return hits.scores_array().astype(np.float32)
+
+
+def _scores_of_rows(hits: RankedList | HitColumns, rows: NDArray[np.intp]) -> dict[str, float]:
+    """Return the passages and the scores of some hits, by their rows: (R,)."""
+    docids = hits.docids_at(rows.tolist())
+    scores = hits.scores_array()[rows].tolist()
+    return dict(zip(docids, scores, strict=True))
+
+
+def _count_ties_from(ascending: NDArray[np.float32], lowest: np.float32) -> int:
+    """Return how many of (K,) scores, from `lowest` on, are equal to the one before.
+
+    >>> _count_ties_from(np.array([1, 1, 2, 2, 2, 3], np.float32), np.float32(2))
+    2
+    """
+    scores = ascending[np.searchsorted(ascending, lowest) :]
+    return int(np.count_nonzero(scores[1:] == scores[:-1]))
 
 
 def _score_at(ascending: NDArray[np.float32], rank: float) -> np.float32:
@@ -223,29 +258,26 @@ def _score_at(ascending: NDArray[np.float32], rank: float) -> np.float32:
     return score
 
 
-def prune_by_judgments(
-    hits: RankedList | HitColumns, depth: float, judgments: Grades, ordered: float = inf
-) -> NeededHits:
-    """Return the hits of a query that measures to some depth need: `prune_hits`."""
-    return prune_hits(hits, depth, judgments.get(hits.qid, ()), ordered)
-
-
 def minimums(settings: EvaluationSettings) -> list[tuple[Measure, float]]:
-    """Return the minimum values that `settings.min` asks for."""
-    bounds, level = map(parse_bound, settings.min), settings.relevance_level
-    return [(m, least) for name, least in bounds for m in parse_measures([name], level).measures]
+    """Return the measures that `settings.min` names, each with the lowest value it may have."""
+    bounds = []
+    for text in settings.min:
+        name, minimum = parse_bound(text)
+        for measure in parse_measures([name], settings.relevance_level).measures:
+            bounds.append((measure, minimum))
+    return bounds
 
 
 def check_minimums(result: EvaluationResult, settings: EvaluationSettings) -> None:
     """Raise a GateError unless every run reaches the minimum values; NaN does not."""
-    missed = [
-        f"{run.name}: {measure} is {run.summary[str(measure)]:.6g}, under {least:.10g}"
-        for run in result.runs
-        for measure, least in minimums(settings)
-        if not run.summary[str(measure)] >= least
-    ]
-    if missed:
-        raise GateError("; ".join(missed))
+    messages = []
+    for run in result.runs:
+        for measure, minimum in minimums(settings):
+            value = run.summary[str(measure)]
+            if isnan(value) or value < minimum:
+                messages.append(f"{run.name}: {measure} is {value:.6g}, under {minimum:.10g}")
+    if messages:
+        raise GateError("; ".join(messages))
 
 
 def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterator[tuple[int, str]]:
@@ -281,14 +313,16 @@ def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterato
         yield from measure_remarks(run, measure, len(result.queries))
 
 
-def measure_remarks(run: RunResult, measure: Measure, judged: int) -> Iterator[tuple[int, str]]:
+def measure_remarks(
+    run: RunResult, measure: Measure, query_count: int
+) -> Iterator[tuple[int, str]]:
     """Yield (logging level, sentence) on a measure that is not what it may be taken for."""
     values = run.per_query[str(measure)]
     if measure.NAME == "Accuracy":
         yield (
             logging.WARNING,
-            f"{run.name}: {measure} is the mean of {len(values):,} of {judged:,} judged queries, "
-            f"those with a relevant hit. {other_accuracy(measure)}",
+            f"{run.name}: {measure} is the mean of {len(values):,} of {query_count:,} judged "
+            f"queries, those with a relevant hit. {other_accuracy(measure)}",
         )
     if not isfinite(run.summary[str(measure)]):
         undefined = [qid for qid, value in values.items() if not isfinite(value)]
@@ -321,16 +355,12 @@ class Evaluator:
             if measure.NAME == "NumQ":
                 self._counts[str(measure)] = dict.fromkeys(judgments, 1)
             elif measure.NAME == "NumRel":
-                least = measure["rel"]
-                self._counts[str(measure)] = {
-                    qid: sum(grade >= least for grade in grades.values())
-                    for qid, grades in judgments.items()
-                }
+                self._counts[str(measure)] = _count_relevant(judgments, measure["rel"])
         self._groups = measure_groups(self.measures, Judgments(judgments, qrels, source))
         self.providers: dict[str, tuple[str, ...]] = {}
         for group in self._groups:
-            earlier = self.providers.get(group.provider.NAME, ())
-            self.providers[group.provider.NAME] = (*earlier, *map(str, group.measures))
+            names = self.providers.get(group.provider.NAME, ())
+            self.providers[group.provider.NAME] = (*names, *map(str, group.measures))
 
     def evaluate(self, name: str, run: Run, ties: Mapping[str, int] | None = None) -> RunResult:
         """Measure one run; a MismatchError says that none of its queries is judged.
@@ -340,29 +370,47 @@ class Evaluator:
         run = {qid: hits for qid, hits in run.items() if hits}
         missing = tuple(qid for qid in self.queries if qid not in run)
         if len(missing) == len(self.queries):
-            judged = some(self.queries)
-            message = f"{name} holds no hit at all; the judgments are for queries {judged}"
-            if run:
-                message = (
-                    f"{name} answers queries {some(run)}; the judgments are for queries {judged}: "
-                    "none in common"
-                )
-            raise MismatchError(message)
+            raise self._no_common_query(name, run)
+        per_query = self._values_by_query(run)
+        summary = {}
+        for measure in self.measures:
+            summary[str(measure)] = summarize(measure, per_query[str(measure)].values())
+        judged_queries = set(self.queries)
+        return RunResult(
+            name=name,
+            summary=summary,
+            per_query=per_query,
+            missing=missing,
+            unjudged=tuple(qid for qid in run if qid not in judged_queries),
+            ties=_count_ties(run) if ties is None else ties,
+            passage=self._passage_of_judged_document(run),
+        )
+
+    def _no_common_query(self, name: str, run: Run) -> MismatchError:
+        """Return the error of a run that has no hit for any judged query."""
+        judged = some(self.queries)
+        if not run:
+            return MismatchError(
+                f"{name} holds no hit at all; the judgments are for queries {judged}"
+            )
+        return MismatchError(
+            f"{name} answers queries {some(run)}; the judgments are for queries {judged}: "
+            "none in common"
+        )
+
+    def _values_by_query(self, run: Run) -> dict[str, dict[str, float]]:
+        """Return measure -> query id -> value, of the queries that count."""
         values = dict(self._counts)
         for group in self._groups:
             values |= group.values(run)
-        counted = [qid for qid in self.queries if self.complete or qid in run]
+        counted_qids = [qid for qid in self.queries if self.complete or qid in run]
         per_query = {}
         for measure in self.measures:
-            by_query = values[str(underlying(measure))]
-            per_query[str(measure)] = {qid: by_query[qid] for qid in counted if qid in by_query}
-        summary = {str(m): summarize(m, per_query[str(m)].values()) for m in self.measures}
-        judged_queries = set(self.queries)
-        unjudged = tuple(qid for qid in run if qid not in judged_queries)
-        if ties is None:
-            ties = _count_ties(run)
-        passage = self._passage_of_judged_document(run)
-        return RunResult(name, summary, per_query, missing, unjudged, ties, passage)
+            value_by_qid = values[str(underlying(measure))]
+            per_query[str(measure)] = {
+                qid: value_by_qid[qid] for qid in counted_qids if qid in value_by_qid
+            }
+        return per_query
 
     def _passage_of_judged_document(self, run: Run) -> str | None:
         """Return a hit whose document is judged, up to a "#", if no hit of a run is judged itself.
@@ -388,6 +436,14 @@ class Evaluator:
         return result
 
 
+def _count_relevant(judgments: Grades, level: int) -> dict[str, float]:
+    """Return how many passages of each query have at least a grade."""
+    counts: dict[str, float] = {}
+    for qid, grades in judgments.items():
+        counts[qid] = sum(grade >= level for grade in grades.values())
+    return counts
+
+
 def _count_ties(run: Run) -> dict[str, int]:
     """Return how many hits of queries have the score of an earlier one, as float32."""
     ties = {}
@@ -400,25 +456,46 @@ def _count_ties(run: Run) -> dict[str, int]:
 
 def over_seeds(result: EvaluationResult) -> EvaluationResult:
     """Return one result for each system: means over its runs, whose names end in their seeds."""
-    groups: dict[str, list[RunResult]] = {}
+    runs_by_system: dict[str, list[RunResult]] = {}
     for run in result.runs:
-        groups.setdefault(SEED.sub("", run.name) or run.name, []).append(run)
-    systems = []
-    for name, runs in groups.items():
-        per_query = {
-            measure: {
-                qid: fmean(run.per_query[measure][qid] for run in runs)
-                for qid in values
-                if all(qid in run.per_query[measure] for run in runs)
-            }
-            for measure, values in runs[0].per_query.items()
-        }
-        found = {m: [run.summary[m] for run in runs] for m in runs[0].summary}
-        spread = {m: stdev(values) for m, values in found.items()} if len(runs) > 1 else {}
-        mean = {m: fmean(values) for m, values in found.items()}
-        one = replace(runs[0], name=name, summary=mean, per_query=per_query)
-        systems.append(replace(one, seeds=tuple(runs), spread=spread))
+        system = SEED.sub("", run.name) or run.name
+        runs_by_system.setdefault(system, []).append(run)
+    systems = [_mean_of_runs(name, runs) for name, runs in runs_by_system.items()]
     return replace(result, runs=tuple(systems))
+
+
+def _mean_of_runs(name: str, runs: Sequence[RunResult]) -> RunResult:
+    """Return the result of a system: means over its runs, and their standard deviations."""
+    summary = {}
+    spread = {}
+    per_query = {}
+    for measure in runs[0].summary:
+        summaries = [run.summary[measure] for run in runs]
+        summary[measure] = fmean(summaries)
+        if len(runs) > 1:
+            spread[measure] = stdev(summaries)
+        per_query[measure] = _means_by_query([run.per_query[measure] for run in runs])
+    return replace(
+        runs[0],
+        name=name,
+        summary=summary,
+        per_query=per_query,
+        seeds=tuple(runs),
+        spread=spread,
+    )
+
+
+def _means_by_query(values_of_runs: Sequence[Values]) -> dict[str, float]:
+    """Return the mean over runs of each query's values, for the queries that all runs have.
+
+    >>> _means_by_query([{"q1": 0.0, "q2": 1.0}, {"q1": 0.5}])
+    {'q1': 0.25}
+    """
+    means = {}
+    for qid in values_of_runs[0]:
+        if all(qid in values for values in values_of_runs):
+            means[qid] = fmean(values[qid] for values in values_of_runs)
+    return means
 
 
 def first_hits(hits: Mapping[str, float], count: int) -> dict[str, float]:
@@ -439,5 +516,13 @@ def short_names(paths: Sequence[str]) -> list[str]:
     >>> short_names(["a/run.txt", "b/run.txt"])
     ['a/run.txt', 'b/run.txt']
     """
-    names = [ENDINGS.sub("", Path("stdin" if path == STREAM else path).name) for path in paths]
-    return names if len(set(names)) == len(names) else list(paths)
+    names = [_short_name(path) for path in paths]
+    if len(set(names)) < len(names):
+        return list(paths)
+    return names
+
+
+def _short_name(path: str) -> str:
+    if path == STREAM:
+        return "stdin"
+    return ENDINGS.sub("", Path(path).name)

@@ -46,13 +46,18 @@ class Reading:
             return self._order_by_rank(distinct_hits)
         if self.ties in (DESCENDING, ASCENDING):
             distinct_hits.sort(key=lambda hit: hit.docid, reverse=self.ties == DESCENDING)
-        typecode = "f" if self.float32 else "d"
-        distinct_hits.sort(key=lambda hit: array(typecode, [hit.score]), reverse=True)
+        distinct_hits.sort(key=self._compared_score, reverse=True)  # equal ones stay in order
         return [hit.docid for hit in distinct_hits][: self.depth]
+
+    def _compared_score(self, hit: RawHit) -> float:
+        """Return a score as it is compared with others."""
+        if self.float32:
+            return array("f", [hit.score])[0]
+        return hit.score
 
     def _order_by_rank(self, hits: Sequence[RawHit]) -> list[str]:
         """Return passages by their ranks, among which some may be missing."""
-        docid_by_rank = {hit.rank or 0: hit.docid for hit in hits}
+        docid_by_rank = {hit.rank: hit.docid for hit in hits if hit.rank is not None}
         last_rank = self.depth or max(docid_by_rank, default=0)
         return [docid_by_rank.get(rank, f"(no rank {rank})") for rank in range(1, last_rank + 1)]
 
@@ -142,8 +147,8 @@ def explain(
     hits = list(read_raw_hits(run, qid))
     if grades is None and not hits:
         message = f"--explain {qid}: neither {run} nor {qrels} has this query"
-        nearest = near_names(qid, judgments)
-        hint = f"did you mean {' or '.join(nearest)}?" if nearest else None
+        similar_qids = near_names(qid, judgments)
+        hint = f"did you mean {' or '.join(similar_qids)}?" if similar_qids else None
         raise UsageError(message, hint)
     query = QueryOfRun(qid, hits, grades)
     return tuple(view(peer, query, parsed.measures) for peer in PEERS)
@@ -234,21 +239,23 @@ def _capped_recalls(
 
 
 def _moved_by(reading: Reading, value_of: Callable[[Reading], float]) -> Iterator[str]:
-    """Yield the rules of a reading that change trec_eval's value."""
-    usual_value = value_of(TREC_EVAL)
-    if abs(value_of(reading) - usual_value) < SAME:
+    """Yield the rules of a reading that change trec_eval's value.
+
+    These are the rules that change it alone, or all rules of the reading where only several do.
+    """
+    trec_eval_value = value_of(TREC_EVAL)
+    if abs(value_of(reading) - trec_eval_value) < SAME:
         return
-    changed = {}
+    changed_rules = {}
+    moving_rules = {}
     for name, rule in vars(reading).items():
-        if rule != getattr(TREC_EVAL, name):
-            changed[name] = rule
-    moving_alone = []
-    for name, rule in changed.items():
-        with_one_rule = replace(TREC_EVAL, **{name: rule})
-        if abs(value_of(with_one_rule) - usual_value) > SAME:
-            moving_alone.append(name)
-    for name in moving_alone or changed:
-        rule = changed[name]
+        if rule == getattr(TREC_EVAL, name):
+            continue
+        changed_rules[name] = rule
+        with_this_rule = replace(TREC_EVAL, **{name: rule})
+        if abs(value_of(with_this_rule) - trec_eval_value) > SAME:
+            moving_rules[name] = rule
+    for name, rule in (moving_rules or changed_rules).items():
         if rule == RANK:
             yield "ranks in place of scores"
         else:

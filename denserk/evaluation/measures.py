@@ -24,15 +24,15 @@ logger = logging.getLogger(__name__)
 Measure = ir_measures.Measure
 
 # trec_eval's names that ir-measures knows, in the order in which trec_eval 9 prints them
-TREC_NAMES = (
-    *("num_q", "num_ret", "num_rel", "num_rel_ret", "map", "gm_map", "Rprec", "bpref"),
-    *("recip_rank", "iprec_at_recall", "P", "recall", "infAP", "ndcg", "ndcg_cut", "map_cut"),
-    *("success", "set_P", "set_relative_P", "set_recall", "set_map", "set_F"),
-)
+_COUNTS = ("num_q", "num_ret", "num_rel", "num_rel_ret")
+_RANKED = ("map", "gm_map", "Rprec", "bpref", "recip_rank", "iprec_at_recall", "P")
+_FURTHER = ("recall", "infAP", "ndcg", "ndcg_cut", "map_cut", "success")
+_UNRANKED = ("set_P", "set_relative_P", "set_recall", "set_map", "set_F")
+TREC_NAMES = (*_COUNTS, *_RANKED, *_FURTHER, *_UNRANKED)
 # trec_eval's sets of measures, without those that ir-measures does not know
 TREC_SETS = {
-    "official": ("runid", *TREC_NAMES[:11]),
-    "set": (*TREC_NAMES[:4], *TREC_NAMES[17:]),
+    "official": ("runid", *_COUNTS, *_RANKED),
+    "set": (*_COUNTS, *_UNRANKED),
     "all_trec": ("runid", *TREC_NAMES),
 }
 # measures of these sets that trec_eval prints and ir-measures does not compute
@@ -99,8 +99,11 @@ _SPELLINGS = {
 _TREC_SPELLINGS_BY_LOWER_CASE = {name.lower(): name for name in (*TREC_NAMES, *TREC_SETS)}
 
 # measures that count passages as relevant from a grade, by default 1
-_LEVELS = {m.NAME: m.SUPPORTED_PARAMS.get("rel") for m in ir_measures.measures.registry.values()}
-WITH_LEVEL = {name for name, level in _LEVELS.items() if level and level.default == 1}
+WITH_LEVEL = {
+    measure.NAME
+    for measure in ir_measures.measures.registry.values()
+    if "rel" in measure.SUPPORTED_PARAMS and measure.SUPPORTED_PARAMS["rel"].default == 1
+}
 
 
 def other_accuracy(measure: Measure) -> str:
@@ -119,7 +122,10 @@ def _other_accuracy(at_cutoff: str) -> str:
 
 def underlying(measure: Measure) -> Measure:
     """Return the measure whose values of single queries a measure summarises: AP for GMAP."""
-    return ir_measures.AP(**measure.params) if isinstance(measure, _GMAP) else measure
+    if not isinstance(measure, _GMAP):
+        return measure
+    average_precision: Measure = ir_measures.AP(**measure.params)
+    return average_precision
 
 
 def is_count(measure: Measure) -> bool:
@@ -136,10 +142,12 @@ def summarize(measure: Measure, values: Collection[float]) -> float:
     """Return the sum, mean or geometric mean of the values of queries; NaN for a mean of none."""
     if is_count(measure):
         return sum(values)
-    if not is_mean(measure):
-        values = [math.log(max(value, MIN_GEO_MEAN)) for value in values]
-    mean = math.fsum(values) / len(values) if values else math.nan
-    return mean if is_mean(measure) else math.exp(mean)
+    if not values:
+        return math.nan
+    if is_mean(measure):
+        return math.fsum(values) / len(values)
+    logarithms = [math.log(max(value, MIN_GEO_MEAN)) for value in values]
+    return math.exp(math.fsum(logarithms) / len(logarithms))
 
 
 def needs_subtopics(measure: Measure) -> bool:
@@ -203,9 +211,10 @@ def _parse(token: str) -> list[Measure]:
         return [_parse_notation("GMAP" if token == "gm_map" else token)]
     except (NameError, ValueError):
         pass
-    if measures := _parse_other_spelling(token):
-        return measures
-    raise UsageError(_unknown(token))
+    measures = _parse_other_spelling(token)
+    if not measures:
+        raise UsageError(_unknown(token))
+    return measures
 
 
 def _parse_notation(text: str) -> Measure:
@@ -220,24 +229,27 @@ def _parse_other_spelling(token: str) -> list[Measure]:
 
     Accuracy is not among them: ir-measures' is another measure than that of other toolkits.
     """
-    parts = _NAMED.fullmatch(token)
-    if parts is None:
+    match = _NAMED.fullmatch(token)
+    if match is None:
         return []
-    name = _SPELLINGS.get(parts["name"].lower().replace("-", "_"))
-    if name is None or (name == "Accuracy" and parts["name"] != name):
+    typed_name = match["name"]
+    name = _SPELLINGS.get(typed_name.lower().replace("-", "_"))
+    if name is None or (name == "Accuracy" and typed_name != name):
         return []
-    notation = name + (parts["params"] or "")
-    cutoffs = [f"@{cutoff}" for cutoff in parts["cutoffs"].split(",")] if parts["cutoffs"] else [""]
+    notation = name + (match["params"] or "")
+    notations = [notation]
+    if match["cutoffs"]:
+        notations = [f"{notation}@{cutoff}" for cutoff in match["cutoffs"].split(",")]
     try:
-        return [_parse_notation(notation + cutoff) for cutoff in cutoffs]
+        return [_parse_notation(text) for text in notations]
     except ValueError:
         return []
 
 
 def _unknown(token: str) -> str:
     """Return what is wrong with a name that is no measure, and what it may stand for."""
-    parts = _LETTERS.match(token)
-    name = parts[0].lower().replace("-", "_") if parts else ""
+    letters = _LETTERS.match(token)
+    name = letters[0].lower().replace("-", "_") if letters else ""
     cutoff = _LAST_NUMBER.search(token)
     at_cutoff = f"@{cutoff[0]}" if cutoff else ""
     if name == "accuracy":
@@ -265,20 +277,9 @@ def _checked(token: str, measure: Measure, level: int) -> Measure:
             raise UsageError(f"{token}: {name} {value} is above {LARGEST}")
     measure = type(measure)(**params)
     if not _has_valid_parameters(measure):
-        parameters = []
-        for name, info in measure.SUPPORTED_PARAMS.items():
-            parameters.append(f"{name} (required)" if info.required else name)
-        raise UsageError(f"{token}: {measure.NAME} takes {', '.join(parameters) or 'nothing'}")
-    if measure.NAME in COUNTED:
-        return measure
-    providers = [provider for provider in PROVIDERS if provider.supports(underlying(measure))]
-    # the first one alone is looked up: that imports its package
-    provider = next((provider for provider in providers if provider.is_available()), None)
-    if provider is None:
-        raise UsageError(_without_provider(token, measure, providers))
-    problem = _problem_of_provider(provider, measure)
-    if problem is not None:
-        raise UsageError(f"{token}: {problem}")
+        raise UsageError(f"{token}: {measure.NAME} takes {_supported_parameters(measure)}")
+    if measure.NAME not in COUNTED:
+        _check_provider(token, measure)
     return measure
 
 
@@ -297,6 +298,33 @@ def _has_valid_parameters(measure: Measure) -> bool:
     except AssertionError:
         return False
     return bool(measure.params.get("cutoff", 1) > 0)  # trec_eval's C code would end the process
+
+
+def _supported_parameters(measure: Measure) -> str:
+    """Return the names of a measure's parameters, for a message."""
+    names = []
+    for name, info in measure.SUPPORTED_PARAMS.items():
+        names.append(f"{name} (required)" if info.required else name)
+    return ", ".join(names) or "nothing"
+
+
+def _check_provider(token: str, measure: Measure) -> None:
+    """Raise a UsageError if no installed package computes a measure with its parameters."""
+    providers = [provider for provider in PROVIDERS if provider.supports(underlying(measure))]
+    provider = _first_available(providers)
+    if provider is None:
+        raise UsageError(_without_provider(token, measure, providers))
+    problem = _problem_of_provider(provider, measure)
+    if problem is not None:
+        raise UsageError(f"{token}: {problem}")
+
+
+def _first_available(providers: Iterable[Provider]) -> Provider | None:
+    """Return the first installed provider; those behind it are not imported."""
+    for provider in providers:
+        if provider.is_available():
+            return provider
+    return None
 
 
 def _problem_of_provider(provider: Provider, measure: Measure) -> str | None:
@@ -358,15 +386,18 @@ def _without_provider(token: str, measure: Measure, providers: Sequence[Provider
 def providers_of(measures: Iterable[Measure]) -> dict[Provider, list[Measure]]:
     """Return which provider of ir-measures computes which measures: the first that supports one.
 
-    >>> measures = parse_measures(["nDCG@10 RR@10"]).measures
-    >>> {provider.NAME: list(map(str, those)) for provider, those in providers_of(measures).items()}
-    {'pytrec_eval': ['nDCG@10'], 'msmarco': ['RR@10']}
+    >>> measures_of = providers_of(parse_measures(["nDCG@10 RR@10"]).measures)
+    >>> [(provider.NAME, str(*measures)) for provider, measures in measures_of.items()]
+    [('pytrec_eval', 'nDCG@10'), ('msmarco', 'RR@10')]
     """
     measures_of: dict[Provider, list[Measure]] = {provider: [] for provider in PROVIDERS}
     for measure in dict.fromkeys(map(underlying, measures)):
-        if measure.NAME not in COUNTED:
-            able = (p for p in PROVIDERS if p.supports(measure) and p.is_available())
-            measures_of[next(able)].append(measure)
+        if measure.NAME in COUNTED:
+            continue
+        supporting = (provider for provider in PROVIDERS if provider.supports(measure))
+        provider = _first_available(supporting)
+        assert provider is not None  # checked when the measure was parsed
+        measures_of[provider].append(measure)
     return {provider: computed for provider, computed in measures_of.items() if computed}
 
 
@@ -406,8 +437,10 @@ def trec_spelling(measure: Measure, level: int = 1) -> str:
     params = dict(measure.params)
     if measure.NAME in WITH_LEVEL and params.pop("rel", 1) != level:
         return str(measure)
-    base, at, value = str(type(measure)(**params)).partition("@")
+    base, separator, parameter = str(type(measure)(**params)).partition("@")
     if base == "IPrec":
-        value = f"{float(value):.2f}"
-    name = _TREC_SPELLINGS.get((base, at))
-    return str(measure) if name is None else f"{name}_{value}".removesuffix("_")
+        parameter = f"{float(parameter):.2f}"
+    name = _TREC_SPELLINGS.get((base, separator))
+    if name is None:
+        return str(measure)
+    return f"{name}_{parameter}" if parameter else name

@@ -31,7 +31,6 @@ HIGHEST_OF_GDEVAL = 4  # its script ends at a higher grade
 # all queries without a word
 HIGHEST_OF_TREC_EVAL = 10_000_000
 HIGHEST_OF_WHOLE_NDCG = 10_000  # the time of nDCG without a cut-off grows with its square
-SUBTOPIC_QRELS = "sub-topics in the second column: query, sub-topic, passage, relevance"
 
 
 @dataclass(frozen=True)
@@ -85,21 +84,25 @@ class MeasureGroup:
         """Raise an error for judgments of which it is known that the provider fails on them."""
         if any(map(needs_subtopics, self.measures)):
             check_subtopics(self.measures, judgments)
-        lowest_limit = min(highest_grade(self.provider, measure) for measure in self.measures)
+        highest = min(highest_grade(self.provider, measure) for measure in self.measures)
         for qid, grades in judgments.grades.items():
             for docid, grade in grades.items():
-                if grade > lowest_limit:
-                    raise self._too_high(judgments.source, qid, docid, grade)
+                if grade > highest:
+                    raise self._too_high(judgments.source, qid, docid, grade, highest)
 
-    def _too_high(self, source: str, qid: str, docid: str, grade: int) -> InputError:
-        limit_of = {measure: highest_grade(self.provider, measure) for measure in self.measures}
-        failing = [measure for measure, limit in limit_of.items() if grade > limit]
+    def _too_high(
+        self, source: str, qid: str, docid: str, grade: int, highest: float
+    ) -> InputError:
+        """Return the error of a grade above the highest one that all measures are computed for."""
+        failing = [
+            measure for measure in self.measures if grade > highest_grade(self.provider, measure)
+        ]
         names = ", ".join(map(str, failing))
         return InputError(
             source,
             line_of_judgment(source, qid, docid),
             f"relevance {grade} for query {qid}, passage {docid}",
-            f"a grade up to {min(limit_of.values()):,}, the highest that {self.provider.NAME} "
+            f"a grade up to {highest:,}, the highest that {self.provider.NAME} "
             f"computes {names} for",
             self._hint(failing),
         )
@@ -111,12 +114,12 @@ class MeasureGroup:
                 IrMeasuresQrel(self._number_of[qrel.qid], qrel.docid, qrel.relevance, qrel.subtopic)
                 for qrel in judgments.qrels
             ]
-        numbered_grades = {self._number_of[qid]: grades for qid, grades in judgments.grades.items()}
-        if self.provider.NAME == "pytrec_eval":
-            # trec_eval's nDCG never ends for a query whose grades are all negative
-            for number, grades in numbered_grades.items():
-                if max(grades.values()) < 0:
-                    numbered_grades[number] = dict.fromkeys(grades, 0)
+        numbered_grades: dict[str, Mapping[str, int]] = {}
+        for qid, grades in judgments.grades.items():
+            if self.provider.NAME == "pytrec_eval" and max(grades.values()) < 0:
+                # trec_eval's nDCG never ends for a query whose grades are all negative
+                grades = dict.fromkeys(grades, 0)
+            numbered_grades[self._number_of[qid]] = grades
         return numbered_grades
 
     @contextmanager
@@ -146,17 +149,19 @@ class MeasureGroup:
 
     def _hint(self, failing: Sequence[Measure]) -> str | None:
         """Return what to type for the other measures, if there are any."""
-        others = [str(measure) for measure in self._all_measures if measure not in failing]
-        return f"-m '{' '.join(others)}' computes the other measures" if others else None
+        names = [str(measure) for measure in self._all_measures if measure not in failing]
+        if not names:
+            return None
+        return f"-m '{' '.join(names)}' computes the other measures"
 
 
 def measure_groups(measures: Sequence[Measure], judgments: Judgments) -> list[MeasureGroup]:
     """Return the measures in groups that their providers compute in one pass."""
-    return [
-        MeasureGroup(provider, group, judgments, measures)
-        for provider, computed in providers_of(measures).items()
-        for group in computed_together(provider, computed)
-    ]
+    groups = []
+    for provider, measures_of_provider in providers_of(measures).items():
+        for measures_of_group in computed_together(provider, measures_of_provider):
+            groups.append(MeasureGroup(provider, measures_of_group, judgments, measures))
+    return groups
 
 
 def highest_grade(provider: Provider, measure: Measure) -> float:
@@ -175,12 +180,16 @@ def check_subtopics(measures: Sequence[Measure], judgments: Judgments) -> None:
     subtopics: dict[str, set[str]] = {}
     for qrel in judgments.qrels:
         subtopics.setdefault(qrel.qid, set()).add(qrel.subtopic)
-    if any(len(of_query) > 1 for of_query in subtopics.values()):
+    if any(len(subtopics_of_query) > 1 for subtopics_of_query in subtopics.values()):
         return
     names = ", ".join(str(measure) for measure in measures if needs_subtopics(measure))
-    found = f"judgments without sub-topics, which {names} is computed on"
-    hint = "nDCG@10, AP and P@10 are measures of judgments without sub-topics"
-    raise InputError(judgments.source, None, found, SUBTOPIC_QRELS, hint)
+    raise InputError(
+        judgments.source,
+        None,
+        f"judgments without sub-topics, which {names} is computed on",
+        "sub-topics in the second column: query, sub-topic, passage, relevance",
+        "nDCG@10, AP and P@10 are measures of judgments without sub-topics",
+    )
 
 
 def line_of_judgment(source: str, qid: str, docid: str) -> int | None:

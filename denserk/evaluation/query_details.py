@@ -25,6 +25,11 @@ class QueryRow(NamedTuple):
     relevant: int | None  # number of relevant passages; None if it is not known
 
     @property
+    def is_of_one_run(self) -> bool:
+        """Whether there is no other run to compare with."""
+        return len(self.values) == 1
+
+    @property
     def fails(self) -> bool:
         """Whether no run finds anything, although there is something to be found."""
         values = [value for value in self.values if not math.isnan(value)]
@@ -40,17 +45,25 @@ class Group(NamedTuple):
     rows: Sequence[QueryRow]
 
 
+class ShownHit(NamedTuple):
+    """A hit that the page lists."""
+
+    docid: str
+    score: float
+    grade: int | None  # None if it is not judged
+
+
 class HitList(NamedTuple):
     """The hits of a query in a run."""
 
-    top: list[tuple[str, float, int | None]]  # the first ones: passage id, score, grade if judged
-    ranks: Mapping[str, int]  # of the relevant passages among the hits: passage id -> rank
-    hits: int  # how many there are
+    shown: list[ShownHit]  # the first ones
+    relevant_ranks: Mapping[str, int]  # of the relevant passages among the hits: id -> rank
+    hit_count: int
 
     @property
     def first_relevant(self) -> int | None:
         """The rank of the first relevant passage."""
-        return min(self.ranks.values(), default=None)
+        return min(self.relevant_ranks.values(), default=None)
 
 
 class RunRank(NamedTuple):
@@ -58,7 +71,7 @@ class RunRank(NamedTuple):
 
     run: str
     rank: int | None  # None if it is not among the hits
-    hits: int  # how many hits the query has in this run
+    hit_count: int  # of the query in this run
     is_missed: bool  # whether it is not within the cut-off
 
 
@@ -101,12 +114,13 @@ def query_rows(
         difference = _largest_difference(values, reference)
         relevant = None if relevant_counts is None else relevant_counts[qid]
         rows.append(QueryRow(qid, values, difference, relevant))
+    return sorted(rows, key=_largest_difference_first)
 
-    def order(row: QueryRow) -> tuple[bool, float]:
-        key = row.values[0] if len(row.values) == 1 else -abs(row.difference)
-        return math.isnan(key), key  # NaN last
 
-    return sorted(rows, key=order)
+def _largest_difference_first(row: QueryRow) -> tuple[bool, float]:
+    """Order queries by difference; of one run, by value; queries without either are last."""
+    key = row.values[0] if row.is_of_one_run else -abs(row.difference)
+    return math.isnan(key), key
 
 
 def _largest_difference(values: Sequence[float], reference: int) -> float:
@@ -125,21 +139,21 @@ def _largest_difference(values: Sequence[float], reference: int) -> float:
 
 def check_query_ids(qids: Sequence[str], result: EvaluationResult) -> None:
     """Raise a UsageError for queries that are to be shown but are not judged."""
-    judged = set(result.queries)
-    unknown = [qid for qid in qids if qid not in judged]
-    if not unknown:
+    judged_qids = set(result.queries)
+    unjudged_qids = [qid for qid in qids if qid not in judged_qids]
+    if not unjudged_qids:
         return
-    queries = "query" if len(unknown) == 1 else "queries"
-    message = f"--set report-ids: the judgments have no {queries} {some(unknown)}"
-    runs = [run.name for run in result.runs if set(unknown).intersection(run.unjudged)]
+    queries = "query" if len(unjudged_qids) == 1 else "queries"
+    message = f"--set report-ids: the judgments have no {queries} {some(unjudged_qids)}"
+    runs = [run.name for run in result.runs if set(unjudged_qids).intersection(run.unjudged)]
     if runs:
         message += f", although there are hits in {', '.join(runs)}"
-    nearest: dict[str, None] = {}
-    for qid in unknown:
-        nearest |= dict.fromkeys(near_names(qid, result.queries))
-    hint = f"the first of {len(judged):,} judged queries are {some(result.queries)}"
-    if nearest:
-        hint = f"did you mean {' or '.join(nearest)}?"
+    similar_qids: dict[str, None] = {}  # a set in order
+    for qid in unjudged_qids:
+        similar_qids |= dict.fromkeys(near_names(qid, result.queries))
+    hint = f"the first of {len(judged_qids):,} judged queries are {some(result.queries)}"
+    if similar_qids:
+        hint = f"did you mean {' or '.join(similar_qids)}?"
     raise UsageError(message, hint)
 
 
@@ -152,22 +166,25 @@ def groups_in_detail(
     those with the largest differences, or of one run with the lowest values.
     """
     row_by_qid = {row.qid: row for row in rows}
+    selected_rows = [row_by_qid[qid] for qid in dict.fromkeys(qids)]
+    failing_rows = []
+    differing_rows = []
+    for row in rows:
+        if row.qid in qids:
+            continue
+        if row.fails:
+            failing_rows.append(row)
+        elif _is_notable(row):
+            differing_rows.append(row)
     groups = []
-    selected = [row_by_qid[qid] for qid in dict.fromkeys(qids)]
-    if selected:
-        groups.append(Group("selected", "Selected queries", "", selected))
-    further = [row for row in rows if row.qid not in qids]
-    failing = sorted(filter(_fails, further), key=_most_relevant_first)
-    differing = [row for row in further if not row.fails and _is_notable(row)]
-    if failing:
-        groups.append(_failing_group(rows, failing[:count], measure))
-    if differing:
-        groups.append(_differing_group(differing, count, measure))
+    if selected_rows:
+        groups.append(Group("selected", "Selected queries", "", selected_rows))
+    if failing_rows:
+        failing_rows.sort(key=_most_relevant_first)
+        groups.append(_failing_group(failing_rows, count, measure, rows))
+    if differing_rows:
+        groups.append(_differing_group(differing_rows, count, measure))
     return [group for group in groups if group.rows]
-
-
-def _fails(row: QueryRow) -> bool:
-    return row.fails
 
 
 def _most_relevant_first(row: QueryRow) -> tuple[int, str]:
@@ -177,53 +194,61 @@ def _most_relevant_first(row: QueryRow) -> tuple[int, str]:
 
 def _is_notable(row: QueryRow) -> bool:
     """Return whether runs differ, or whether the only run has a value."""
-    if len(row.values) == 1:
+    if row.is_of_one_run:
         return not math.isnan(row.values[0]) and row.relevant != 0
     return not math.isnan(row.difference) and row.difference != 0
 
 
-def _failing_group(all_rows: Sequence[QueryRow], shown: Sequence[QueryRow], measure: str) -> Group:
-    """Return the group of queries on which every run fails."""
+def _failing_group(
+    rows: Sequence[QueryRow], count: int, measure: str, all_rows: Sequence[QueryRow]
+) -> Group:
+    """Return the first `count` queries on which every run fails.
+
+    The note counts the failing ones among all queries, also those that are shown above.
+    """
+    shown_rows = rows[:count]
     failing_count = sum(row.fails for row in all_rows)
     queries = f"{failing_count:,} of {len(all_rows):,} queries"
-    if len(all_rows[0].values) == 1:
+    if rows[0].is_of_one_run:
         title = "Queries on which the run fails"
         note = f"{measure} is 0 on {queries}."
     else:
         title = "Queries on which every run fails"
         note = f"{measure} is 0 for every run on {queries}."
-    if len(shown) < failing_count:
+    if len(shown_rows) < failing_count:
         note += (
-            f" {len(shown):,} are shown here, those with the most relevant passages first;"
+            f" {len(shown_rows):,} are shown here, those with the most relevant passages first;"
             " --set report-queries=N shows more, --set report-ids=ID,ID those that you name."
         )
-    return Group("failing", title, note, shown)
+    return Group("failing", title, note, shown_rows)
 
 
 def _differing_group(rows: Sequence[QueryRow], count: int, measure: str) -> Group:
-    """Return the group of queries with the largest differences, or the lowest values of one run."""
-    shown = rows[:count]
-    if len(rows[0].values) == 1:
+    """Return the first `count` queries, by difference between runs or by the value of one run."""
+    shown_rows = rows[:count]
+    if rows[0].is_of_one_run:
         title = "Queries with the lowest values"
         note = f"Those with the lowest {measure} above 0."
     else:
         title = "Queries with the largest differences"
         note = f"The runs differ in {measure} on {len(rows):,} queries that are not shown above."
-    if len(shown) < len(rows):
-        note += f" {len(shown):,} are shown here; --set report-queries=N shows more."
-    return Group("moved", title, note, shown)
+    if len(shown_rows) < len(rows):
+        note += f" {len(shown_rows):,} are shown here; --set report-queries=N shows more."
+    return Group("moved", title, note, shown_rows)
 
 
 def hit_list(
     hits: Mapping[str, float], grades: Mapping[str, int], level: int, count: int
 ) -> HitList:
     """Return the first `count` hits of a query, in their order, and the ranks of relevant ones."""
-    top = [(docid, score, grades.get(docid)) for docid, score in islice(hits.items(), count)]
-    ranks = {}
+    shown = []
+    for docid, score in islice(hits.items(), count):
+        shown.append(ShownHit(docid, score, grades.get(docid)))
+    relevant_ranks = {}
     for rank, docid in enumerate(hits, start=1):
-        if grades.get(docid, level - 1) >= level:
-            ranks[docid] = rank
-    return HitList(top, ranks, len(hits))
+        if docid in grades and grades[docid] >= level:
+            relevant_ranks[docid] = rank
+    return HitList(shown, relevant_ranks, len(hits))
 
 
 def missed_passages(
@@ -233,10 +258,10 @@ def missed_passages(
 
     Those of the highest grade come first, and among them those that the most runs miss.
 
-    >>> found = HitList([], {"d1": 2, "d2": 65}, 100)
-    >>> (passage,) = missed_passages({"d1": 1, "d2": 1, "d3": 0}, {"bm25": found}, 1, 10)
+    >>> hits = HitList([], relevant_ranks={"d1": 2, "d2": 65}, hit_count=100)
+    >>> (passage,) = missed_passages({"d1": 1, "d2": 1, "d3": 0}, {"bm25": hits}, 1, 10)
     >>> passage.docid, passage.ranks
-    ('d2', [RunRank(run='bm25', rank=65, hits=100, is_missed=True)])
+    ('d2', [RunRank(run='bm25', rank=65, hit_count=100, is_missed=True)])
     """
     missed = []
     for docid, grade in grades.items():
@@ -253,9 +278,9 @@ def _ranks_of(
 ) -> Iterator[RunRank]:
     """Yield where each run has a passage."""
     for run, hits in hit_lists.items():
-        rank = hits.ranks.get(docid)
+        rank = hits.relevant_ranks.get(docid)
         is_missed = rank is None or (cutoff is not None and rank > cutoff)
-        yield RunRank(run, rank, hits.hits, is_missed)
+        yield RunRank(run, rank, hits.hit_count, is_missed)
 
 
 def _worst_first(passage: MissedPassage) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """Results of an evaluation: measures of runs, comparisons with a baseline, published rows."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from denserk.config import benchmarks as config
@@ -43,10 +43,12 @@ class Comparison:
         Of systems over seeds, it is also larger than their spread: the root mean square of the
         standard deviations of both.
         """
-        found = self.differences.get(run, {}).get(measure)
-        if found is None or math.isnan(found.corrected) or found.corrected >= self.settings.alpha:
+        difference = self.differences.get(run, {}).get(measure)
+        if difference is None or math.isnan(difference.corrected):
             return False
-        return abs(found.mean) > self.spread.get((run, measure), 0.0)
+        if difference.corrected >= self.settings.alpha:
+            return False
+        return abs(difference.mean) > self.spread.get((run, measure), 0.0)
 
 
 @dataclass(frozen=True)
@@ -110,12 +112,7 @@ class BenchmarksResult:
             if values is None:
                 return None
             values_of_members.append(values)
-        means = {}
-        for measure in values_of_members[0]:
-            if all(measure in values for values in values_of_members):
-                total = math.fsum(values[measure] for values in values_of_members)
-                means[measure] = total / len(values_of_members)
-        return means
+        return _mean_values(values_of_members)
 
     def _values_on_benchmark(self, benchmark: str, run: str) -> Values | None:
         """Return a run's values on one benchmark; None if it lacks it."""
@@ -125,3 +122,13 @@ class BenchmarksResult:
             if result.name == run:
                 return result.summary
         return None
+
+
+def _mean_values(values_of_benchmarks: Sequence[Values]) -> Values:
+    """Return the means of the measures that all benchmarks have."""
+    means = {}
+    for measure in values_of_benchmarks[0]:
+        if all(measure in values for values in values_of_benchmarks):
+            total = math.fsum(values[measure] for values in values_of_benchmarks)
+            means[measure] = total / len(values_of_benchmarks)
+    return means

@@ -17,15 +17,26 @@ def score_examples(vectors: Floats) -> NDArray[np.float64]:
     >>> score_examples(np.array([[[0.0], [1.0], [2.0]], [[0.0], [1.0], [-1.0]]]))
     array([1., 0.])
     """
-    exact = vectors.astype(np.float64)
-    if exact.shape[1] == 3:
-        anchor, positive, negative = exact.swapaxes(0, 1)
-        near, far = (np.linalg.norm(anchor - other, axis=1) for other in (positive, negative))
-        return np.where(np.isnan(near - far), np.nan, near < far)
-    first, second = exact.swapaxes(0, 1)
-    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
-    products: NDArray[np.float64] = (first * second).sum(1) / np.where(lengths > 0, lengths, 1)
-    return products
+    by_sentence = vectors.astype(np.float64).swapaxes(0, 1)  # (n, B, D)
+    if len(by_sentence) == 3:
+        return _score_triplets(*by_sentence)
+    return _cosines(*by_sentence)
+
+
+def _score_triplets(anchors: Floats, positives: Floats, negatives: Floats) -> NDArray[np.float64]:
+    """Return where the positive is nearer to the anchor: (B, D) each -> (B,)."""
+    to_positives = np.linalg.norm(anchors - positives, axis=1)
+    to_negatives = np.linalg.norm(anchors - negatives, axis=1)
+    is_undefined = np.isnan(to_positives - to_negatives)
+    return np.where(is_undefined, np.nan, to_positives < to_negatives)
+
+
+def _cosines(left: Floats, right: Floats) -> NDArray[np.float64]:
+    """Return the cosine of each pair of vectors, 0 where one is zero: (B, D) each -> (B,)."""
+    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    products = (left * right).sum(1)
+    cosines: NDArray[np.float64] = products / np.where(lengths > 0, lengths, 1)
+    return cosines
 
 
 def figure_of(scores: Floats, labels: Floats | None) -> tuple[str, float]:
@@ -37,5 +48,6 @@ def figure_of(scores: Floats, labels: Floats | None) -> tuple[str, float]:
 
     if labels is None:
         return "accuracy", float(scores.mean())
-    constant = not np.ptp(scores) or not np.ptp(labels)
-    return "spearman", 0.0 if constant else float(spearmanr(scores, labels).statistic)
+    if not np.ptp(scores) or not np.ptp(labels):
+        return "spearman", 0.0
+    return "spearman", float(spearmanr(scores, labels).statistic)

@@ -93,13 +93,14 @@ class RunMaker:
             else:
                 position = f"{number} of {len(benchmarks)}"
                 self._make_run(benchmark, parts_by_benchmark[benchmark.name], position)
-            later_corpora = {later.corpus.name for later in benchmarks[number:]}
-            if self._settings.discard_vectors and benchmark.corpus.name not in later_corpora:
-                shutil.rmtree(self._corpus_folder(benchmark), ignore_errors=True)
-        finished = [
+            if self._settings.discard_vectors:
+                corpora_of_rest = {later.corpus.name for later in benchmarks[number:]}
+                if benchmark.corpus.name not in corpora_of_rest:
+                    shutil.rmtree(self._corpus_folder(benchmark), ignore_errors=True)
+        finished_names = [
             name for name, benchmark in config.benchmarks().items() if self._is_finished(benchmark)
         ]
-        contents = {"runs": sorted(finished)}
+        contents = {"runs": sorted(finished_names)}
         write_manifest(self._output, replace(manifest, complete=True, contents=contents))
 
     def _make_run(self, benchmark: Benchmark, parts: Mapping[str, str], position: str) -> None:
@@ -164,17 +165,17 @@ class RunMaker:
 
         Runs by other settings are an error.
         """
-        exists = (self._output / manifests.NAME).is_file()
+        has_runs = (self._output / manifests.NAME).is_file()
         started = None
-        if exists and self._settings.resume:
+        if has_runs and self._settings.resume:
             started = read_manifest(self._output, Kind.RUNS, unfinished=True)
-        if not exists or not (self._settings.resume or self._settings.overwrite):
+        elif not has_runs or not self._settings.overwrite:
             refuse_occupied(self._output, overwrite=False)
         self._choose_precision(started)
         manifest = self._unfinished_manifest()
         if started is not None:
             refuse_other_run(self._output, started, manifest, ["model"])
-        elif exists:
+        elif has_runs:
             self._remove_runs()
         with write_errors(self._output):
             self._output.mkdir(parents=True, exist_ok=True)
@@ -235,10 +236,9 @@ class RunMaker:
     def _index(self, folder: Path, source: str, options: encoding.ModelOptions) -> Path:
         """Return the index of a corpus, building it if needed."""
         index = folder / "index"
-        if (index / manifests.NAME).is_file():
-            manifest = read_manifest(index, Kind.INDEX, unfinished=True)
-            if manifest.complete:
-                return index
+        is_started = (index / manifests.NAME).is_file()
+        if is_started and read_manifest(index, Kind.INDEX, unfinished=True).complete:
+            return index
         vectors = folder / "vectors"
         encode_settings = encoding.EncodeSettings(
             model=self._model, corpus=source, output=str(vectors), resume=vectors.is_dir()
@@ -285,9 +285,9 @@ def _refuse_other_benchmark(run: str, benchmark: Benchmark) -> None:
     origin = None
     if run != STREAM and beside(run).is_file():
         origin = read_manifest(run, Kind.RUN).made_from.get("suite")
-    if origin is None and corpus == TITLED_CORPUS:
-        logger.info(f"{run} has no manifest: assumed to be a run on the titled corpus")
     if origin is None:
+        if corpus == TITLED_CORPUS:
+            logger.info(f"{run} has no manifest: assumed to be a run on the titled corpus")
         return
     if origin["name"] != benchmark.name or origin["corpus"] != corpus:
         raise MismatchError(

@@ -1,12 +1,13 @@
 """`denserk eval --answers`: measures of runs whose passages are relevant if they hold an answer."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from statistics import fmean
+from typing import NamedTuple
 
 from denserk.config import evaluation
 from denserk.config.formats import DETECTED, CorpusSettings
@@ -70,11 +71,14 @@ def _requested_measures(settings: evaluation.EvalSettings) -> Sequence[Measure]:
 
     Without any named, they are those of `DEFAULT_ANSWER_MEASURES`.
     """
-    named = [*settings.measures, *(f"Success@{depth}" for depth in settings.topk)]
-    if not named:
-        named = [*evaluation.DEFAULT_ANSWER_MEASURES]
-    with_minimum = [evaluation.parse_bound(text)[0] for text in settings.min]
-    measures = parse_measures([*named, *with_minimum]).measures
+    names = [*settings.measures]
+    names += [f"Success@{depth}" for depth in settings.topk]
+    if not names:
+        names += evaluation.DEFAULT_ANSWER_MEASURES
+    for bound in settings.min:
+        name, _ = evaluation.parse_bound(bound)
+        names.append(name)
+    measures = parse_measures(names).measures
     rejected = [
         str(measure)
         for measure in measures
@@ -108,12 +112,12 @@ def _read_questions(answers: str, settings: evaluation.EvalSettings) -> list[Que
         ]
     without_text = [question.qid for question in questions if not question.text]
     if settings.outputs and without_text:
-        message = (
+        raise UsageError(
             f"{settings.topics or answers} lacks the text of {len(without_text):,} of "
             f"{len(questions):,} questions ({some(without_text)}), which "
-            f"{' and '.join(settings.outputs)} would hold"
+            f"{' and '.join(settings.outputs)} would hold",
+            "add --topics FILE, the queries with these ids",
         )
-        raise UsageError(message, "add --topics FILE, the queries with these ids")
     return questions
 
 
@@ -124,16 +128,15 @@ def _hits_of_questions(
 
     `runs` are the files, for messages.
     """
-    hits_of_questions: list[Run] = []
+    qids = [question.qid for question in questions]
+    retrieved: list[Run] = []
     for run, hits in zip(runs, hits_of_runs, strict=True):
-        of_run = {
-            question.qid: hits[question.qid] for question in questions if question.qid in hits
-        }
-        if not of_run:
-            qids = some(question.qid for question in questions)
-            raise MismatchError(f"{display_name(run)} has no hits for the questions {qids}")
-        hits_of_questions.append(of_run)
-    return hits_of_questions
+        hits_of_questions = {qid: hits[qid] for qid in qids if qid in hits}
+        if not hits_of_questions:
+            name = display_name(run)
+            raise MismatchError(f"{name} has no hits for the questions {some(qids)}")
+        retrieved.append(hits_of_questions)
+    return retrieved
 
 
 def _means_over_relations(
@@ -152,6 +155,15 @@ def _means_over_relations(
             values_by_relation.setdefault(relations[qid], []).append(value)
         means[measure] = fmean(map(fmean, values_by_relation.values()))
     return means
+
+
+class JudgedQuestion(NamedTuple):
+    """A question, and which of its retrieved passages hold an answer."""
+
+    question: Query
+    passages: Mapping[str, Passage]  # by id, without missing ones
+    has_answer: Mapping[str, bool]  # by id
+    unusable_answers: Sequence[str]  # answers that cannot be looked for
 
 
 def _judge(
@@ -175,8 +187,33 @@ def _judge(
         if settings.write_pyserini_json is not None:
             writer = contexts_writer(settings.write_pyserini_json, pyserini=True)
             writers.append(stack.enter_context(writer))
-        judge = stack.enter_context(judging(settings))
-        progress = stack.enter_context(track("looking for answers", len(questions), "questions"))
+        judged_questions = _judged_questions(questions, retrieved, texts, settings)
+        for judged in stack.enter_context(closing(judged_questions)):
+            qid = judged.question.qid
+            grades = {docid: int(is_match) for docid, is_match in judged.has_answer.items()}
+            # "" is no id: trec_eval needs a judged passage for each question
+            judgments[qid] = grades or {"": 0}
+            unusable_answers |= dict.fromkeys(judged.unusable_answers)
+            if writers:
+                (run,) = retrieved  # outputs are of one run
+                contexts = _contexts(evaluator.first_hits(run.get(qid, {}), depth), judged)
+                for write in writers:
+                    write(judged.question, contexts)
+    _warn_of_answers(questions, list(unusable_answers), regex=settings.regex)
+    return judgments
+
+
+def _judged_questions(
+    questions: Sequence[Query],
+    retrieved: Sequence[Run],
+    texts: PassageTexts,
+    settings: evaluation.AnswerSettings,
+) -> Generator[JudgedQuestion]:
+    """Yield the questions, and which of their passages hold an answer, batch by batch."""
+    with (
+        judging(settings) as judge,
+        track("looking for answers", len(questions), "questions") as progress,
+    ):
         for batch in _batches(questions):
             passages_of_batch = [_passages_of(question, retrieved, texts) for question in batch]
             texts_of_batch = []
@@ -184,20 +221,10 @@ def _judge(
                 texts_of_batch.append([passage.text for passage in passages.values()])
             verdicts = judge([question.answers for question in batch], texts_of_batch)
             for question, passages, verdict in zip(batch, passages_of_batch, verdicts, strict=True):
-                matches, unusable = verdict
+                matches, unusable_answers = verdict
                 has_answer = dict(zip(passages, matches, strict=True))
-                grades = {docid: int(has) for docid, has in has_answer.items()}
-                # "" is no id: trec_eval needs a judged passage for each question
-                judgments[question.qid] = grades or {"": 0}
-                unusable_answers |= dict.fromkeys(unusable)
-                if writers:  # of the one run
-                    hits = evaluator.first_hits(retrieved[0].get(question.qid, {}), depth)
-                    contexts = _contexts(hits, passages, has_answer)
-                    for write in writers:
-                        write(question, contexts)
+                yield JudgedQuestion(question, passages, has_answer, unusable_answers)
             progress.advance(len(batch))
-    _warn_of_answers(questions, list(unusable_answers), regex=settings.regex)
-    return judgments
 
 
 def _copy_passages(
@@ -240,13 +267,13 @@ def _passages_of(
 
 
 def _contexts(
-    hits: Mapping[str, float], passages: Mapping[str, Passage], has_answer: Mapping[str, bool]
+    hits: Mapping[str, float], judged: JudgedQuestion
 ) -> list[tuple[Passage, float, bool]]:
     """Return the passages of hits that are not missing, scores, and whether they hold an answer."""
     contexts = []
     for docid, score in hits.items():
-        if docid in passages:
-            contexts.append((passages[docid], score, has_answer[docid]))
+        if docid in judged.passages:
+            contexts.append((judged.passages[docid], score, judged.has_answer[docid]))
     return contexts
 
 

@@ -20,9 +20,9 @@ def sort_inputs(files: list[str], runs: Sequence[str], qrels: str | None) -> tup
     inputs = [*files, *runs]
     if qrels:
         inputs.append(qrels)
-    repeated = sorted({name for name in inputs if inputs.count(name) > 1})
-    if repeated:
-        raise UsageError(f"{', '.join(repeated)}: given twice", EXAMPLES)
+    repeated_names = sorted({name for name in inputs if inputs.count(name) > 1})
+    if repeated_names:
+        raise UsageError(f"{', '.join(repeated_names)}: given twice", EXAMPLES)
     contents = {name: detect_run_or_qrels(name) for name in files}
     qrels_files = [name for name in files if contents[name] is Kind.QRELS]
     if qrels:
@@ -86,9 +86,14 @@ def with_baseline(settings: EvalSettings, runs: list[str]) -> tuple[EvalSettings
     is_file = Path(name).exists() and not Path(name).is_dir()
     if name == STREAM or is_file:
         return settings, [name, *runs]
+    return replace(settings, baseline=_run_called(name, runs)), runs
+
+
+def _run_called(name: str, runs: Sequence[str]) -> str:
+    """Return the only run that has a name, in tables or as a file without its folder."""
     from denserk.evaluation.evaluator import short_names
 
-    shown_names = short_names(runs) if runs else []
+    shown_names = short_names(runs)
     matches = [
         run
         for run, shown_name in zip(runs, shown_names, strict=True)
@@ -101,4 +106,4 @@ def with_baseline(settings: EvalSettings, runs: list[str]) -> tuple[EvalSettings
             f"--baseline {name}: no such file, and {count} runs are called so",
             f"the runs are called {names}",
         )
-    return replace(settings, baseline=matches[0]), runs
+    return matches[0]

@@ -58,10 +58,10 @@ def with_statistics(
 
 def write_plot(result: EvaluationResult, settings: EvalSettings, path: Path) -> None:
     """Draw the measures, if the package that draws is installed."""
-    from denserk.evaluation.report import draw
+    from denserk.evaluation.plot import draw
     from denserk.plots import save_if_installed
 
-    save_if_installed(partial(draw, result, settings), "the measures", path)
+    save_if_installed(partial(draw, result, settings.alpha), "the measures", path)
 
 
 def write_report_page(

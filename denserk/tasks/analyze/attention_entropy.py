@@ -96,7 +96,8 @@ def _draw(rows: Sequence[Row]) -> Any:
     """Draw a line of entropies for each model."""
     curves = _curves(rows)
     axes = new_axes(5.5, max(3.2, 0.2 * len(curves)))
-    draw_lines(axes, {label: list(enumerate(curve, 1)) for label, curve in curves.items()})
+    points = {label: list(enumerate(curve, start=1)) for label, curve in curves.items()}
+    draw_lines(axes, points)
     axes.set(xlabel="layer", ylabel="entropy of [CLS] attention (nats)")
     axes.locator_params(axis="x", nbins=13, integer=True, min_n_ticks=1)
     return axes
@@ -117,10 +118,10 @@ def layer_table(rows: Sequence[Row]) -> list[list[str]]:
     [['layer', 'a', 'b'], ['1', '1.5000', '2.0000']]
     """
     curves = _curves(rows)
-    columns = ([f"{value:.4f}" for value in curve] for curve in curves.values())
     table = [["layer", *curves]]
-    for layer, values in enumerate(zip_longest(*columns, fillvalue=""), start=1):
-        table.append([str(layer), *values])
+    for layer, values in enumerate(zip_longest(*curves.values()), start=1):
+        cells = ["" if value is None else f"{value:.4f}" for value in values]
+        table.append([str(layer), *cells])
     return table
 
 
@@ -173,10 +174,9 @@ def _entropies(label: str, encoder: TextEncoder, passages: list[Passage], longes
     ids = side.tokenizer.passages(passages)
     planned = plan(ids, side.tokenizer.pad_id, batch_tokens, encoder.compute.batch_size)
     entropies = np.empty((len(passages), config.num_hidden_layers))
+    batches = encoder.in_batches(planned, partial(layer_entropies, backbone))
     with track(f"reading with {label}", len(passages), "passages") as progress:
-        for members, batch_entropies in encoder.in_batches(
-            planned, partial(layer_entropies, backbone)
-        ):
+        for members, batch_entropies in batches:
             entropies[members.numpy()] = batch_entropies
             progress.advance(len(members))
     return entropies

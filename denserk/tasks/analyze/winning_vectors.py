@@ -7,6 +7,7 @@ training (in MLR: the last layer).
 """
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -73,7 +74,7 @@ def _draw(rows: Sequence[Row]) -> Any:
         lines.setdefault(title, []).append((vectors.index(row["vector"]), 100 * row["share"]))
     axes = new_axes(7, max(3.2, 0.2 * len(lines)))
     draw_lines(axes, lines)
-    step = -(-len(vectors) // 24)  # at most 24 names below the axis
+    step = math.ceil(len(vectors) / 24)  # at most 24 names below the axis
     axes.set_xticks(range(0, len(vectors), step), vectors[::step])
     kinds = " or ".join(dict.fromkeys(row["kind"] for row in rows))
     axes.set(xlabel=f"{kinds} with the highest product", ylabel="% of the pairs")
@@ -217,28 +218,30 @@ def _winners_of_sets(
     if not is_multi_vector or encoder.representation.reduction not in KEPT_APART:
         raise _single_vector_error(label)
     queries = torch.from_numpy(encoder.encode_queries(pairs.queries)).to(encoder.device)
-    winners_of_sets = {
-        name: np.empty(len(rows), dtype=np.int64) for name, rows in pairs.sets.items()
-    }
+    winners_of_sets = {}
+    for name, pair_rows in pairs.sets.items():
+        winners_of_sets[name] = np.empty(len(pair_rows), dtype=np.int64)
     row_in_batch = np.full(len(pairs.passages), -1)  # of each passage; -1 in other batches
     vector_count = 0
     planned = encoder.plan("passage", pairs.passages)
     with track(f"reading with {label}", planned.count, "passages") as progress:
-        for members, vectors in encoder.in_batches(planned, side.passage_vectors):
-            passage_rows = members.numpy()
-            if vectors.values.shape[1] == 1:
+        for members, batch_vectors in encoder.in_batches(planned, side.passage_vectors):
+            passages_of_batch = members.numpy()
+            vectors_of_batch = batch_vectors.values.shape[1]
+            if vectors_of_batch == 1:
                 raise _single_vector_error(label)
-            vector_count = max(vector_count, vectors.values.shape[1])
-            row_in_batch[passage_rows] = np.arange(len(passage_rows))
-            for name, rows in pairs.sets.items():
-                query_rows, pair_passages = rows.T
-                in_batch = row_in_batch[pair_passages] >= 0
-                batch_rows = torch.from_numpy(row_in_batch[pair_passages[in_batch]])
-                pair_vectors = vectors.of(batch_rows.to(encoder.device))
-                winning = winners(queries[query_rows[in_batch]], pair_vectors)
+            vector_count = max(vector_count, vectors_of_batch)
+            row_in_batch[passages_of_batch] = np.arange(len(passages_of_batch))
+            for name, pair_rows in pairs.sets.items():
+                query_rows, passage_rows = pair_rows.T
+                batch_rows = row_in_batch[passage_rows]
+                in_batch = batch_rows >= 0
+                rows_of_pairs = torch.from_numpy(batch_rows[in_batch]).to(encoder.device)
+                query_vectors = queries[query_rows[in_batch]]
+                winning = winners(query_vectors, batch_vectors.of(rows_of_pairs))
                 winners_of_sets[name][in_batch] = winning.cpu().numpy()
-            row_in_batch[passage_rows] = -1
-            progress.advance(len(passage_rows))
+            row_in_batch[passages_of_batch] = -1
+            progress.advance(len(passages_of_batch))
     return winners_of_sets, vector_count
 
 
