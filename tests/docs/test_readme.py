@@ -264,7 +264,7 @@ def write_sentence_transformers_files(folder):
     """Make a folder one of sentence-transformers: mean pooling, L2-normalised."""
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    modules = []
+    modules: list[dict[str, object]] = []
     for path, name in (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")):
         module_type = f"sentence_transformers.models.{name}"
         modules.append({"idx": len(modules), "path": path, "type": module_type})

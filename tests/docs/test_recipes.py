@@ -73,7 +73,7 @@ def commands(name, scale):
 
 def alike(steps):
     """Return the first of the commands that differ only in their paths."""
-    step_by_words = {}
+    step_by_words: dict[tuple[str, ...], list[str]] = {}
     for step in steps:
         words_without_paths = tuple(word for word in step if "/" not in word)
         step_by_words.setdefault(words_without_paths, step)

@@ -32,7 +32,7 @@ class Split(NamedTuple):
 
     topics: str
     qrels: str
-    count: int
+    limit: int
 
 
 def write_part(folder, corpus, splits):
@@ -40,7 +40,7 @@ def write_part(folder, corpus, splits):
     folder.mkdir()
     judged_docids = set()
     for prefix, split in splits.items():
-        qrels = list(islice(read_qrels(split.qrels), split.count))
+        qrels = list(islice(read_qrels(split.qrels), split.limit))
         judged_docids |= {qrel.docid for qrel in qrels}
         qids = {qrel.qid for qrel in qrels}
         queries = (query for query in read_queries(split.topics) if query.qid in qids)

@@ -11,7 +11,7 @@ from denserk.io.pretraining_text import read_documents
 from denserk.io.topics import read_qrels_map, read_queries
 from denserk.io.training import read_sentences, read_training
 from denserk.records import Passage, Query
-from tests.io.test_training import seen
+from tests.io.test_training import summary
 from tests.support.toy import PASSAGES, QRELS, QUERIES
 
 CORPUS = [{"_id": docid, "title": t, "text": text} for docid, (t, text) in PASSAGES.items()]
@@ -102,7 +102,7 @@ def test_columns_of_training_data_are_detected(rows, expected, tmp_path):
     DatasetDict(train=data, test=data).save_to_disk(tmp_path / "splits")
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name in ("rows.parquet", "saved", "splits", "rows.jsonl"):
-        assert [seen(example) for example in read_training(tmp_path / name)] == expected
+        assert [summary(example) for example in read_training(tmp_path / name)] == expected
 
 
 def test_unknown_columns_are_listed_with_the_known_ones(tmp_path):
