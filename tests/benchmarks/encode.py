@@ -189,8 +189,8 @@ def compare_precisions(goals: Goals, subject: Subject, measuring: Measuring) -> 
         print_rates(subject, timings, measuring, exact)
         if len(timings) > 1:
             ratio, best = ratio_to_best(ours, timings, measuring)
-            what = f"{subject.name} {precision}, x the best other ({best.tool})"
-            goals.at_least("S2", what, ratio, 1.2)
+            goal_name = f"{subject.name} {precision}, x the best other ({best.tool})"
+            goals.at_least("S2", goal_name, ratio, 1.2)
 
 
 def operations(encoder: TextEncoder, texts: Sequence[str]) -> float:
@@ -244,11 +244,11 @@ def share_of_peak(goals: Goals, subject: Subject, measuring: Measuring) -> None:
     rate = operations(encoder, texts) / measuring.seconds(timings[ours])
     peak = bfloat16_rate(encoder.dimension)
     print(f"     {subject.name}: {rate / 1e9:.0f} GFLOP/s of {peak / 1e9:.0f}")
-    what = f"{subject.name} bfloat16, share of torch's rate"
+    goal_name = f"{subject.name} bfloat16, share of torch's rate"
     if "amx_bf16" in processor_flags():
-        goals.at_least("S3", what, rate / peak, SHARES[subject.name])
+        goals.at_least("S3", goal_name, rate / peak, SHARES[subject.name])
     else:
-        print(f"S3   {what:62} {rate / peak:9.3g}  no AMX here: not this goal's processor")
+        print(f"S3   {goal_name:62} {rate / peak:9.3g}  no AMX here: not this goal's processor")
 
 
 def load(
@@ -339,16 +339,17 @@ def memory_of_encode(goals: Goals, folder: Path, count: int) -> None:
     command += ["--threads", "1", "--representation", "mean", "--passage-max-length", str(LENGTH)]
     command += ["--corpus", str(folder / "corpus.jsonl"), "--output", str(folder / "vectors")]
     process = subprocess.Popen([*command, "--quiet"])
-    first = most = 0.0
+    resident: list[float] = []  # MiB, since the first block is there
     while process.poll() is None:
         if (folder / "vectors" / "block-00000.docid").exists():
-            resident = memory("VmRSS", process.pid)
-            first, most = first or resident, max(most, resident)
+            resident.append(memory("VmRSS", process.pid))
         time.sleep(0.02)
-    if process.returncode:
+    if process.returncode != 0:
         raise SystemExit(process.returncode)
-    print(f"encode: {first:,.0f} MiB after the first block, {most:,.0f} MiB later")
-    goals.at_most("S15", "memory of encode, most / first block", most / first, 1.10)
+    after_first_block = resident[0]
+    most = max(resident)
+    print(f"encode: {after_first_block:,.0f} MiB after the first block, {most:,.0f} MiB later")
+    goals.at_most("S15", "memory of encode, most / first block", most / after_first_block, 1.10)
 
 
 def update(goals: Goals, folder: Path, passages: list[Passage]) -> None:
@@ -356,16 +357,22 @@ def update(goals: Goals, folder: Path, passages: list[Passage]) -> None:
     words = [DENSERK, "encode", "--model", str(MINILM), "--device", "cpu", "--threads", "1"]
     words.append("--corpus")
 
-    def seconds(name: str, *more: str) -> float:
-        write_passages(corpus := folder / "corpus.jsonl", passages, CorpusFormat.BEIR)
-        return watch([*words, str(corpus), "--output", str(folder / name), *more]).cpu_seconds
+    def seconds(name: str, *options: str) -> float:
+        corpus = folder / "corpus.jsonl"
+        write_passages(corpus, passages, CorpusFormat.BEIR)
+        return watch([*words, str(corpus), "--output", str(folder / name), *options]).cpu_seconds
 
-    from_all = "--update", str(folder / "all")
-    whole, same = seconds("all"), seconds("same", *from_all)
+    update_from_all = ("--update", str(folder / "all"))
+    all_seconds = seconds("all")
+    unchanged_seconds = seconds("same", *update_from_all)
     passages[::100] = [p._replace(text=f"{p.text} (new)") for p in passages[::100]]
-    new = seconds("changed", *from_all)
-    print(f"encode: {whole:.1f} s; --update: {same:.1f} s, with 1 % new {new:.1f} s")
-    goals.at_most("", "--update, 1 % less 0 % new / all", (new - same) / whole, 0.05)
+    changed_seconds = seconds("changed", *update_from_all)
+    print(
+        f"encode: {all_seconds:.1f} s; --update: {unchanged_seconds:.1f} s, "
+        f"with 1 % new {changed_seconds:.1f} s"
+    )
+    share = (changed_seconds - unchanged_seconds) / all_seconds
+    goals.at_most("", "--update, 1 % less 0 % new / all", share, 0.05)
 
 
 def jobs(goals: Goals, folder: Path, passages: Iterable[Passage], rounds: int) -> None:
@@ -384,13 +391,15 @@ def jobs(goals: Goals, folder: Path, passages: Iterable[Passage], rounds: int) -
     finetune += ["--batch-size", "16", "--temperature", "0.05"]
     for name, command in {"encoding": encode, "training": finetune}.items():
         with_outputs = [*command, "--output", str(folder / f"{name}{{}}")]
-        one, both = (
-            statistics.median(watch(with_outputs, count=count).seconds for _ in range(rounds))
-            for count in (1, 2)
-        )
+
+        def median_seconds(count: int, command: Sequence[str] = with_outputs) -> float:
+            return statistics.median(watch(command, count=count).seconds for _ in range(rounds))
+
+        one = median_seconds(1)
+        both = median_seconds(2)
         print(f"{name}: one job {one:.1f} s, two at once {both:.1f} s")
-        what = f"two {name} jobs at once, x one after the other"
-        goals.at_least("S15", what, 2 * one / both, 0.8)
+        goal_name = f"two {name} jobs at once, x one after the other"
+        goals.at_least("S15", goal_name, 2 * one / both, 0.8)
 
 
 PARTS = ("defaults", "precision", "peak", "aggretriever", "memory", "update", "jobs")
@@ -413,15 +422,17 @@ def main() -> None:
     parser.add_argument(
         "--default-dtype", default="default", help="denserk's in the comparison of defaults"
     )
-    given = parser.parse_args()
-    unknown = set(given.names) - set(PARTS)
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(PARTS)
     if unknown:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()  # its report of weights that are not loaded
-    torch.set_num_threads(given.threads)
-    passages = list(islice(read_passages(given.collection), given.passages))
-    measuring = Measuring(given.peers, given.threads, given.rounds, given.default_dtype)
+    torch.set_num_threads(arguments.threads)
+    passages = list(islice(read_passages(arguments.collection), arguments.passages))
+    measuring = Measuring(
+        arguments.peers, arguments.threads, arguments.rounds, arguments.default_dtype
+    )
     goals = Goals()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -430,21 +441,21 @@ def main() -> None:
             "precision": compare_precisions,
             "peak": share_of_peak,
         }
-        if not set(compared).isdisjoint(given.names):
-            for model in given.models:
-                subject = write_subject(folder, model, passages, given.peers)
+        if not set(compared).isdisjoint(arguments.names):
+            for model in arguments.models:
+                subject = write_subject(folder, model, passages, arguments.peers)
                 for part, measure in compared.items():
-                    if part in given.names:
+                    if part in arguments.names:
                         measure(goals, subject, measuring)
-        if "aggretriever" in given.names:
-            aggretriever(goals, folder, passages[::16], given.rounds)
-        if "memory" in given.names:
-            memory_of_encode(goals, folder, given.memory)
-        if "update" in given.names:
-            corpus = list(islice(read_passages(given.collection), given.update))
+        if "aggretriever" in arguments.names:
+            aggretriever(goals, folder, passages[::16], arguments.rounds)
+        if "memory" in arguments.names:
+            memory_of_encode(goals, folder, arguments.memory)
+        if "update" in arguments.names:
+            corpus = list(islice(read_passages(arguments.collection), arguments.update))
             update(goals, folder, corpus)
-        if "jobs" in given.names:
-            jobs(goals, folder, islice(read_passages(given.collection), 512), given.rounds)
+        if "jobs" in arguments.names:
+            jobs(goals, folder, islice(read_passages(arguments.collection), 512), arguments.rounds)
     goals.finish()
 
 

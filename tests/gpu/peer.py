@@ -21,15 +21,15 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--batch-size", type=int, default=32)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     from sentence_transformers import SentenceTransformer
 
-    texts = json.loads(given.texts.read_text())
-    model = SentenceTransformer(given.model, device=given.device)
+    texts = json.loads(arguments.texts.read_text())
+    model = SentenceTransformer(arguments.model, device=arguments.device)
     model.max_seq_length = 128
-    model = model.to(getattr(torch, given.dtype))
-    options = {"batch_size": given.batch_size, "show_progress_bar": False}
-    model.encode(texts[: 4 * given.batch_size], **options)
+    model = model.to(getattr(torch, arguments.dtype))
+    options = {"batch_size": arguments.batch_size, "show_progress_bar": False}
+    model.encode(texts[: 4 * arguments.batch_size], **options)
     start = time.perf_counter()
     model.encode(texts, **options)
     print(json.dumps({"seconds": time.perf_counter() - start}))
