@@ -391,15 +391,16 @@ def jobs(goals: Goals, folder: Path, passages: Iterable[Passage], rounds: int) -
     finetune += ["--batch-size", "16", "--temperature", "0.05"]
     for name, command in {"encoding": encode, "training": finetune}.items():
         with_outputs = [*command, "--output", str(folder / f"{name}{{}}")]
-
-        def median_seconds(count: int, command: Sequence[str] = with_outputs) -> float:
-            return statistics.median(watch(command, count=count).seconds for _ in range(rounds))
-
-        one = median_seconds(1)
-        both = median_seconds(2)
+        one = median_seconds(with_outputs, 1, rounds)
+        both = median_seconds(with_outputs, 2, rounds)
         print(f"{name}: one job {one:.1f} s, two at once {both:.1f} s")
         goal_name = f"two {name} jobs at once, x one after the other"
         goals.at_least("S15", goal_name, 2 * one / both, 0.8)
+
+
+def median_seconds(command: Sequence[str], count: int, rounds: int) -> float:
+    """Return the time of a command of which `count` copies run at once."""
+    return statistics.median(watch(command, count=count).seconds for _ in range(rounds))
 
 
 PARTS = ("defaults", "precision", "peak", "aggretriever", "memory", "update", "jobs")

@@ -57,17 +57,17 @@ def mixtures(base: NDArray[np.float32], count: int, dimension: int) -> NDArray[n
     draw = np.random.default_rng([count, dimension])
     width = base.shape[1]
     vectors = np.empty((count, dimension), np.float32)
-    for first_row in range(0, count, PART):
-        rows = min(PART, count - first_row)
+    for begin in range(0, count, PART):
+        block = vectors[begin : begin + PART]
+        rows = len(block)
         for start in range(0, dimension, width):
-            left, right = (base[draw.integers(0, len(base), rows)] for _ in range(2))
+            left = base[draw.integers(0, len(base), rows)]
+            right = base[draw.integers(0, len(base), rows)]
             share = draw.random((rows, 1), np.float32)
             noise = NOISE * draw.standard_normal((rows, width), np.float32)
             mixed = unit(share * left + (1 - share) * right + noise)
-            vectors[first_row : first_row + rows, start : start + width] = mixed[
-                :, : dimension - start
-            ]
-        vectors[first_row : first_row + rows] = unit(vectors[first_row : first_row + rows])
+            block[:, start : start + width] = mixed[:, : dimension - start]
+        vectors[begin : begin + PART] = unit(block)
     return vectors
 
 

@@ -79,21 +79,17 @@ def main(words: Sequence[str] | None = None) -> int:
     if arguments.rehearse:
         os.environ["OMP_NUM_THREADS"] = "1"  # of the commands that are started
         torch.set_num_threads(1)
-    sections = []
-    for section in SECTIONS:
-        if section.name not in arguments.skip and (
-            not arguments.only or section.name in arguments.only
-        ):
-            sections.append(section)
+    requested_names = set(arguments.only or section_names) - set(arguments.skip)
+    sections = [section for section in SECTIONS if section.name in requested_names]
     title = "Rehearsal of the GPU check on a CPU" if arguments.rehearse else "GPU check"
     report = Report(arguments.output.absolute(), title)
     work = Path(tempfile.mkdtemp(prefix="denserk-gpu-"))
-    data = None if arguments.data is None else arguments.data.absolute()
-    minilm = arguments.minilm or installed_minilm()
-    setup = Setup(
-        report, work, arguments.rehearse, data, None if minilm is None else minilm.absolute()
-    )
-    budget = arguments.budget or (REHEARSAL_BUDGET if arguments.rehearse else BUDGET)
+    data = _absolute(arguments.data)
+    minilm = _absolute(arguments.minilm or installed_minilm())
+    setup = Setup(report, work, arguments.rehearse, data, minilm)
+    budget = arguments.budget
+    if budget is None:
+        budget = REHEARSAL_BUDGET if arguments.rehearse else BUDGET
     try:
         run_sections(sections, setup, budget)
     finally:
@@ -101,6 +97,11 @@ def main(words: Sequence[str] | None = None) -> int:
         shutil.rmtree(work, ignore_errors=True)
     print(f"\n{report.terminal_table()}\n\n{report.summary()}; {report.folder / MARKDOWN}")
     return 1 if report.failed else 0
+
+
+def _absolute(folder: Path | None) -> Path | None:
+    """Return a folder, which may be None, as an absolute path."""
+    return None if folder is None else folder.absolute()
 
 
 def installed_minilm() -> Path | None:

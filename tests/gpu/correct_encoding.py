@@ -109,10 +109,10 @@ def compare(
     for dtype in case.precisions:
         if dtype is Dtype.FLOAT16 and setup.device == "cpu":
             continue  # denserk refuses it there
-        found = vectors_of(setup.device, dtype)
-        assert all(np.isfinite(vectors).all() for vectors in found)
+        computed = vectors_of(setup.device, dtype)
+        assert all(np.isfinite(vectors).all() for vectors in computed)
         name = f"encode {case.name}, {dtype}"
-        pairs = list(zip(expected, found, strict=True))
+        pairs = list(zip(expected, computed, strict=True))
         if isinstance(case, AggretrieverCase):
             compare_magnitudes(setup, name, dtype, pairs)
         else:
@@ -130,9 +130,9 @@ def compare_magnitudes(
     Large values of one would hide differences of the other.
     """
     parts = []
-    for expected, found in pairs:
-        parts += [(expected[:, :CLS_DIM], found[:, :CLS_DIM])]
-        parts += [(expected[:, CLS_DIM:], found[:, CLS_DIM:])]
+    for expected, vectors in pairs:
+        parts += [(expected[:, :CLS_DIM], vectors[:, :CLS_DIM])]
+        parts += [(expected[:, CLS_DIM:], vectors[:, CLS_DIM:])]
     cosine = min(starmap(least_centred_cosine, parts))
     difference = max(starmap(largest_magnitude_difference, parts))
     if dtype is Dtype.FLOAT32:
@@ -142,20 +142,20 @@ def compare_magnitudes(
         setup.report.measure(name, cosine, COSINE, difference=difference)
 
 
-def least_centred_cosine(expected: Vectors, found: Vectors) -> float:
+def least_centred_cosine(expected: Vectors, vectors: Vectors) -> float:
     """Return the least cosine of two (N, D) arrays' rows, the mean of the first taken from both.
 
     Vectors of random weights lie close together: without their mean, all cosines are near 1.
     """
     centre = expected.mean(axis=0)
     left = expected - centre
-    right = found - centre
+    right = vectors - centre
     lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
     cosines = (left * right).sum(axis=1) / np.maximum(lengths, 1e-12)
     return float(cosines.min())
 
 
-def largest_magnitude_difference(expected: Vectors, found: Vectors) -> float:
+def largest_magnitude_difference(expected: Vectors, vectors: Vectors) -> float:
     """Return the largest difference of absolute values, as a share of the largest value."""
-    difference = np.abs(np.abs(expected) - np.abs(found)).max()
+    difference = np.abs(np.abs(expected) - np.abs(vectors)).max()
     return float(difference / np.abs(expected).max())

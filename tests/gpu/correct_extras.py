@@ -49,13 +49,13 @@ def options_by_name(setup: Setup, model: str) -> dict[str, dict[str, Any]]:
     relevant = list(training_collection(setup).relevant["train"].values())[:10]
     judged = {docid for docids in relevant for docid in docids}
     passages = training_collection(setup).passages
-    some = [passage for passage in passages if passage.docid in judged]
-    some += [passage for passage in passages[:100] if passage.docid not in judged]
+    validation_passages = [passage for passage in passages if passage.docid in judged]
+    validation_passages += [passage for passage in passages[:100] if passage.docid not in judged]
     held_out = training_file(setup, setup.choose(40, 8), 4)
     return {
         "validation by search": {
             "representation": "agg",
-            "dev_corpus": write_corpus(setup, "validation", some),
+            "dev_corpus": write_corpus(setup, "validation", validation_passages),
             "dev_topics": topics,
             "dev_qrels": qrels,
             "eval_steps": 2,
@@ -113,37 +113,37 @@ def check_encoding_memory(setup: Setup, name: str) -> None:
         for number, passage in enumerate(timed_passages(setup, 4000))
     ]
     output = setup.work / "little-memory"
-    done = with_little_memory(
+    process = with_little_memory(
         *("encode", "--model", random_bert(setup, "small"), "--representation", "cls"),
         *("--corpus", write_corpus(setup, "long", passages), "--output", str(output)),
         *("--device", "cuda", "--dtype", "float32", "--passage-max-length", "512"),
         *("--batch-tokens", "8000000", "--block-size", "4000"),
     )
-    judge_message(setup, name, done, goes_on=True)
+    judge_message(setup, name, process, goes_on=True)
 
 
 def check_training_memory(setup: Setup, name: str) -> None:
     """`finetune` says what to do."""
     output = setup.work / "little-memory-training"
-    done = with_little_memory(
+    process = with_little_memory(
         *("finetune", "--model", random_bert(setup, "small"), "--representation", "cls"),
         *("--train-data", training_file(setup, 800, 8), "--output", str(output)),
         *("--device", "cuda", "--batch-size", "512", "--group-size", "8", "--max-steps", "2"),
     )
-    judge_message(setup, name, done, goes_on=False)
+    judge_message(setup, name, process, goes_on=False)
 
 
 def judge_message(
-    setup: Setup, name: str, done: subprocess.CompletedProcess[str], *, goes_on: bool
+    setup: Setup, name: str, process: subprocess.CompletedProcess[str], *, goes_on: bool
 ) -> None:
     """The memory was too little, which was said, and it was no internal error."""
-    text = done.stderr.lower()
-    said = "memory" in text
-    internal = "internal error" in text or "traceback" in text
-    ended_well = done.returncode == (0 if goes_on else 1)
+    text = process.stderr.lower()
+    names_memory = "memory" in text
+    is_internal = "internal error" in text or "traceback" in text
+    ended_well = process.returncode == (0 if goes_on else 1)
     setup.report.check(
         name,
-        last_lines(done.stderr, 2),
-        said and ended_well and not internal,
-        exit_code=done.returncode,
+        last_lines(process.stderr, 2),
+        names_memory and ended_well and not is_internal,
+        exit_code=process.returncode,
     )

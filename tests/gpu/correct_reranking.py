@@ -32,8 +32,8 @@ def check_rerank(setup: Setup) -> None:
     depth = setup.choose(50, 10)
     candidates = {}
     for number, qid in enumerate(queries):
-        some = [passages[(7 * number + place) % len(passages)] for place in range(depth)]
-        candidates[qid] = {passage.docid: -float(place) for place, passage in enumerate(some)}
+        ranked = [passages[(7 * number + rank) % len(passages)] for rank in range(depth)]
+        candidates[qid] = {passage.docid: -float(rank) for rank, passage in enumerate(ranked)}
     corpus = write_corpus(setup, "rerank", passages)
 
     def scores(device: str, dtype: str) -> Run:
@@ -44,9 +44,9 @@ def check_rerank(setup: Setup) -> None:
     values = [score for hits in expected.values() for score in hits.values()]
     spread = float(np.std(values))
     for dtype in ("float32", "bfloat16"):
-        found = scores(setup.device, dtype)
+        run = scores(setup.device, dtype)
         differences = [
-            abs(score - found[qid][docid])
+            abs(score - run[qid][docid])
             for qid, hits in expected.items()
             for docid, score in hits.items()
         ]
@@ -63,7 +63,7 @@ def check_generate(setup: Setup) -> None:
     """Generate queries for every passage, twice; equal queries of a passage count once."""
     passages = training_collection(setup).passages[: setup.choose(64, 6)]
     corpus = write_corpus(setup, "generate", passages)
-    found = []
+    records_of_calls = []
     start = time.perf_counter()
     for _ in range(2):
         records = generate(
@@ -74,13 +74,13 @@ def check_generate(setup: Setup) -> None:
             passage_max_length=64,
             device=setup.device,
         )
-        found.append(records)
-    counts = [len(record["queries"]) for record in found[0]]
+        records_of_calls.append(records)
+    counts = [len(record["queries"]) for record in records_of_calls[0]]
     setup.report.check(
         "generate",
         sum(counts),
         len(counts) == len(passages) and sum(counts) > 0 and max(counts) <= 3,
         f"queries for {len(counts)} passages",
         seconds=(time.perf_counter() - start) / 2,
-        twice_the_same=found[0] == found[1],
+        twice_the_same=records_of_calls[0] == records_of_calls[1],
     )

@@ -132,40 +132,40 @@ def drawn_vectors(
     centres = torch.randn(1000, dimension, device=device)
 
     def draw(count: int) -> Tensor:
-        chosen = torch.randint(0, len(centres), (count,), device=device)
-        return centres[chosen] + torch.randn(count, dimension, device=device)
+        rows_of_centres = torch.randint(0, len(centres), (count,), device=device)
+        return centres[rows_of_centres] + torch.randn(count, dimension, device=device)
 
     stored = np.empty((rows, dimension), dtype)
     half = np.dtype(dtype) == np.float16
-    for first in range(0, rows, DRAWN):
-        part = draw(min(DRAWN, rows - first))
-        stored[first : first + DRAWN] = (part.half() if half else part).cpu().numpy()
+    for first_row in range(0, rows, DRAWN):
+        vectors = draw(min(DRAWN, rows - first_row))
+        stored[first_row : first_row + DRAWN] = (vectors.half() if half else vectors).cpu().numpy()
     return stored, draw(1024).cpu().numpy()
 
 
 def plain_search(matrix: Tensor, queries: NDArray[np.float32], depth: int) -> Answers:
     """Search as one would without denserk: products in the matrix's precision, topk, block-wise."""
-    asked = torch.from_numpy(queries).to(matrix.device, matrix.dtype)
+    query_vectors = torch.from_numpy(queries).to(matrix.device, matrix.dtype)
     values, rows = [], []
-    for first, block in blocks_of(matrix):
-        scores = asked @ block.T
-        best, places = scores.topk(min(depth, len(block)), dim=1)
+    for first_row, block in blocks_of(matrix):
+        scores = query_vectors @ block.T
+        best, columns = scores.topk(min(depth, len(block)), dim=1)
         values.append(best.float())
-        rows.append(places + first)
+        rows.append(columns + first_row)
     best, order = torch.cat(values, dim=1).topk(depth, dim=1)
     return best.cpu().numpy(), torch.cat(rows, dim=1).gather(1, order).cpu().numpy()
 
 
 def blocks_of(matrix: Tensor) -> Iterator[tuple[int, Tensor]]:
     """Yield the rows of a matrix in blocks, each with the number of its first row."""
-    for first in range(0, len(matrix), ROWS):
-        yield first, matrix[first : first + ROWS]
+    for first_row in range(0, len(matrix), ROWS):
+        yield first_row, matrix[first_row : first_row + ROWS]
 
 
 def shared_hits(rows: NDArray[np.int64], others: NDArray[np.int64]) -> float:
     """Return the mean share of hits that two (B, K) arrays of rows have in common."""
     shares = [
-        len(set(one) & set(two)) / len(one)
-        for one, two in zip(rows.tolist(), others.tolist(), strict=True)
+        len(set(hits) & set(other_hits)) / len(hits)
+        for hits, other_hits in zip(rows.tolist(), others.tolist(), strict=True)
     ]
     return float(np.mean(shares))
