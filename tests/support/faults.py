@@ -25,15 +25,15 @@ class Stopped(KeyboardInterrupt):
 @contextmanager
 def stopped_at(step: int, calls: Iterable[tuple[Any, str]] = NAMING) -> Iterator[None]:
     """Stop whatever runs inside when one of `calls` is made for the time `step` (from 0)."""
-    left = step
+    calls_left = step
 
     def or_stop(function):
-        def call(*arguments, **named):
-            nonlocal left
-            if left == 0:
+        def call(*arguments, **keywords):
+            nonlocal calls_left
+            if calls_left == 0:
                 raise Stopped
-            left -= 1
-            return function(*arguments, **named)
+            calls_left -= 1
+            return function(*arguments, **keywords)
 
         return call
 
@@ -54,8 +54,8 @@ def limit_file_size(size: int) -> None:
 def denserk(*words: Any, **options: Any) -> subprocess.CompletedProcess[Any]:
     """Run a command in a process of its own; what it prints is text."""
     command = [sys.executable, "-m", "denserk", *words]
-    given = {"capture_output": True, "text": True, **options}
-    return subprocess.run(command, check=False, **given)
+    run_options = {"capture_output": True, "text": True, **options}
+    return subprocess.run(command, check=False, **run_options)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -65,8 +65,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def ranks(torchrun: int) -> dict[int, int]:
     """Return the processes that a torchrun started, by rank; needs Linux's /proc."""
-    found: dict[int, int] = {}
+    process_by_rank: dict[int, int] = {}
     for child in Path(f"/proc/{torchrun}/task/{torchrun}/children").read_text().split():
-        values = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-        found |= {int(value[5:]): int(child) for value in values if value.startswith(b"RANK=")}
-    return found
+        for variable in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+            if variable.startswith(b"RANK="):
+                rank = int(variable.removeprefix(b"RANK="))
+                process_by_rank[rank] = int(child)
+    return process_by_rank

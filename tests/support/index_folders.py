@@ -28,10 +28,10 @@ def vector_folder(
     folder.mkdir(parents=True)
     manifest = Manifest(Kind.VECTORS, False, settings or {}, {"model": model} if model else {})
     writer = VectorFolderWriter(folder, manifest, dtype)
-    for number, first in enumerate(range(0, len(ids), block)):
-        part = list(ids[first : first + block])
-        rows = vectors[first * size : (first + block) * size]
-        writer.write(Block(number, len(part), ""), part, rows)
+    for number, start in enumerate(range(0, len(ids), block)):
+        block_ids = list(ids[start : start + block])
+        rows = vectors[start * size : (start + block) * size]
+        writer.write(Block(number, len(block_ids), ""), block_ids, rows)
     writer.finish({"dimension": vectors.shape[1], "vectors_per_passage": size})
     return str(folder)
 
@@ -39,7 +39,9 @@ def vector_folder(
 def flat_folder(folder, ids, vectors, *, size=1, metric=Metric.INNER):
     """A flat index as Pyserini writes it; with denserk's manifest for several vectors."""
     folder.mkdir(parents=True)
-    lines = [line for docid in ids for line in part_names(docid, size)]
+    lines: list[str] = []
+    for docid in ids:
+        lines += part_names(docid, size)
     write_flat(folder / "index", metric, [(lines, vectors)])
     if size > 1:
         settings = {"engine": "faiss", "metric": metric}

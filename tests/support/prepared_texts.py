@@ -65,46 +65,57 @@ def batches_of(
 
 
 def words_from(ids):
+    """Return the positions of the subword tokens of each word; special tokens are in none."""
     words: list[list[int]] = []
-    inside = False
-    for place, name in enumerate(NAMES[i] for i in ids):
-        special = name.startswith("[") and name.endswith("]")
-        if name.startswith("##") and inside:
-            words[-1].append(place)
-        elif not special:
-            words.append([place])
-        inside = not special
+    follows_a_word = False
+    for position, token_id in enumerate(ids):
+        token = NAMES[token_id]
+        is_special = token.startswith("[") and token.endswith("]")
+        if token.startswith("##") and follows_a_word:
+            words[-1].append(position)
+        elif not is_special:
+            words.append([position])
+        follows_a_word = not is_special
     return words
 
 
 def readings(texts):
-    """Each text of a masked batch: (its tokens as they were, which of them have a label)."""
-    found = []
-    for seen, real, labels in zip(
+    """Return each text of a masked batch: (its original tokens, which of them have a label)."""
+    readings_of_texts = []
+    for input_ids, is_token, labels in zip(
         texts.tokens.input_ids, texts.tokens.attention_mask, texts.labels, strict=True
     ):
-        assert real.tolist() == sorted(real.tolist(), reverse=True)
-        length = int(real.sum())
-        assert (seen[0], seen[length - 1]) == (ENTRIES.cls_id, ENTRIES.sep_id)
-        assert (seen[length:] == ENTRIES.pad_id).all()
+        assert is_token.tolist() == sorted(is_token.tolist(), reverse=True)
+        length = int(is_token.sum())
+        assert (input_ids[0], input_ids[length - 1]) == (ENTRIES.cls_id, ENTRIES.sep_id)
+        assert (input_ids[length:] == ENTRIES.pad_id).all()
         assert (labels[length:] == IGNORED).all()
         assert labels[0] == labels[length - 1] == IGNORED
-        asked = labels[1 : length - 1] != IGNORED
-        ids = labels[1 : length - 1].where(asked, seen[1 : length - 1])
-        found.append((ids.tolist(), asked.tolist()))
-    return found
+        inner_labels = labels[1 : length - 1]
+        has_label = inner_labels != IGNORED
+        original_ids = inner_labels.where(has_label, input_ids[1 : length - 1])
+        readings_of_texts.append((original_ids.tolist(), has_label.tolist()))
+    return readings_of_texts
 
 
-def is_whole(ids, asked):
-    """Whether a mask takes words whole, and no special token."""
-    words = words_from(ids)
-    whole = all(len({asked[place] for place in word}) == 1 for word in words)
-    return whole and sum(asked) == sum(asked[place] for word in words for place in word)
+def is_whole(ids, has_label):
+    """Return whether a mask takes words whole, and no special token."""
+    tokens_of_words = 0
+    for word in words_from(ids):
+        labels_of_word = {has_label[position] for position in word}
+        if len(labels_of_word) > 1:
+            return False
+        if labels_of_word == {True}:
+            tokens_of_words += len(word)
+    return sum(has_label) == tokens_of_words
 
 
 def keeps_uniform_law(reading, rate, extra=0):
-    """Whether a mask takes whole words within the budget, which no other word would still fit."""
-    ids, asked = reading
-    left = max(1, round(rate * (len(ids) + extra))) - sum(asked)
-    out = [word for word in words_from(ids) if not asked[word[0]]]
-    return is_whole(ids, asked) and left >= 0 and all(len(word) > left for word in out)
+    """Return whether a mask takes whole words up to its budget: no other word fits in the rest."""
+    ids, has_label = reading
+    budget = max(1, round(rate * (len(ids) + extra)))
+    rest = budget - sum(has_label)
+    if rest < 0 or not is_whole(ids, has_label):
+        return False
+    unmasked_words = [word for word in words_from(ids) if not has_label[word[0]]]
+    return all(len(word) > rest for word in unmasked_words)

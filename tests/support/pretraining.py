@@ -32,12 +32,14 @@ def write_corpus(path: Path, documents: Iterable[int] = range(12)) -> str:
     """Documents of a few sentences, two passages each, known by their ids `n#0` and `n#1`."""
     lines = []
     for number in documents:
-        for part in range(2):
-            sentences = [
-                words(100 * number + 10 * part + place, 5 + (number + place) % 4).capitalize()
-                for place in range(4)
-            ]
-            lines.append({"_id": f"{number}#{part}", "text": ". ".join(sentences) + "."})
+        for passage in range(2):
+            sentences = []
+            for position in range(4):
+                sentence = words(
+                    100 * number + 10 * passage + position, 5 + (number + position) % 4
+                )
+                sentences.append(sentence.capitalize())
+            lines.append({"_id": f"{number}#{passage}", "text": ". ".join(sentences) + "."})
     return jsonl(path, lines)
 
 
@@ -63,15 +65,15 @@ def run_of(
     **options: Any,
 ) -> PretrainRun:
     """A run of `SMALL` settings; options by field name replace or add to them."""
-    own = {
+    inputs = {
         "objective": PretrainingObjective(objective),
         "corpus": (str(corpus),),
         "output": str(output),
         "model": None if model is None else str(model),
     }
-    given = {**SMALL, **own, **options}
-    settings = PretrainSettings(**select(given, PretrainSettings))
-    return resolve_run(settings, CorpusSettings(), given)
+    run_options = {**SMALL, **inputs, **options}
+    settings = PretrainSettings(**select(run_options, PretrainSettings))
+    return resolve_run(settings, CorpusSettings(), run_options)
 
 
 def train(output: Path, *arguments: Any, **options: Any) -> TrainingResult:

@@ -53,15 +53,15 @@ def retriever(
 ) -> Retriever:
     torch.manual_seed(11)
     sides = read_model_folder(folder).build(REPRESENTATIONS[name], train=True, untie=untie)
-    made = Retriever(*sides).double()
-    for weight, parameter in made.named_parameters():
+    model = Retriever(*sides).double()
+    for weight, parameter in model.named_parameters():
         if weight.endswith("tok_proj.bias"):  # else all term weights of a tiny head may be negative
             torch.nn.init.constant_(parameter, 1.0)
     if dropout is not None:
-        for module in made.modules():
+        for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
                 module.p = dropout
-    return made
+    return model
 
 
 def objective(model: Retriever, name: str, loss: str = "in-batch") -> RetrievalObjective:
@@ -77,12 +77,17 @@ def batch_of(queries: int) -> TrainingBatch:
     def text(longest: int) -> list[int]:
         return [2, *(draw.randrange(5, 100) for _ in range(draw.randint(1, longest))), 3]
 
-    asked = pad([text(4) for _ in range(queries)], 0)
-    passages = pad([text(9) for _ in range(queries * GROUP)], 0)
-    teacher = torch.tensor([[draw.gauss(0, 1) for _ in range(GROUP)] for _ in range(queries)])
+    query_tokens = pad([text(4) for _ in range(queries)], 0)
+    passage_tokens = pad([text(9) for _ in range(queries * GROUP)], 0)
+    scores = [draw.gauss(0, 1) for _ in range(queries * GROUP)]
     rows = torch.arange(queries * GROUP)
     return TrainingBatch(
-        asked, passages, rows.view(queries, GROUP), rows, teacher, torch.arange(queries)
+        query_tokens,
+        passage_tokens,
+        groups=rows.view(queries, GROUP),
+        keys=rows,
+        teacher=torch.tensor(scores).view(queries, GROUP),
+        items=torch.arange(queries),
     )
 
 
@@ -101,13 +106,13 @@ def part_of(batch: TrainingBatch, rank: int, size: int) -> TrainingBatch:
     queries = len(batch.items) // size
     rows = slice(rank * queries, (rank + 1) * queries)
     groups = batch.groups[rows]
-    own = groups[groups >= 0].unique()
+    passages = groups[groups >= 0].unique()
     assert batch.teacher is not None
     return TrainingBatch(
         batch.queries.of(rows),
-        batch.passages.of(own),
-        torch.where(groups < 0, groups, torch.searchsorted(own, groups)),
-        batch.keys[own],
+        batch.passages.of(passages),
+        torch.where(groups < 0, groups, torch.searchsorted(passages, groups)),
+        batch.keys[passages],
         batch.teacher[rows],
         batch.items[rows],
     )
@@ -118,10 +123,10 @@ def gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def assert_same(
-    found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float
+    computed: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], tolerance: float
 ) -> None:
-    """Gradients agree, and are not all zero."""
-    assert found.keys() == expected.keys()
+    """Check that gradients agree, and are not all zero."""
+    assert computed.keys() == expected.keys()
     assert any(gradient.abs().max() > 1e-4 for gradient in expected.values())
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, rtol=0, atol=tolerance, msg=name)
+        torch.testing.assert_close(computed[name], gradient, rtol=0, atol=tolerance, msg=name)

@@ -43,8 +43,11 @@ def run(arguments: list[str]) -> int:
         else:
             runpy.run_path(arguments[1], run_name="__main__")
         status: Any = 0
-    except BaseException as end:  # noqa: BLE001
-        status = end.code or 0 if isinstance(end, SystemExit) else sys.excepthook(*sys.exc_info())
+    except SystemExit as end:
+        status = end.code or 0
+    except BaseException:  # noqa: BLE001  (as Python ends)
+        sys.excepthook(*sys.exc_info())
+        status = 1
     atexit._run_exitfuncs()
     sys.stdout.flush()
     return status if isinstance(status, int) else 1
@@ -67,12 +70,16 @@ def serve(folder: Path) -> None:
         calls.close()
         size, descriptors, *_ = socket.recv_fds(call, 4, 3)
         with call.makefile("rb") as stream:
-            where, environment, arguments = json.loads(stream.read(int.from_bytes(size, "big")))
+            folder_of_call, environment, arguments = json.loads(
+                stream.read(int.from_bytes(size, "big"))
+            )
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
             os.close(descriptor)
-        sys.stdin, sys.stdout, sys.stderr = (open(i, "w" if i else "r") for i in range(3))  # noqa: SIM115, PTH123
-        os.chdir(where)
+        sys.stdin = open(0)  # noqa: SIM115
+        sys.stdout = open(1, "w")  # noqa: SIM115
+        sys.stderr = open(2, "w")  # noqa: SIM115
+        os.chdir(folder_of_call)
         os.environ.clear()
         os.environ.update(environment)
         status = run(arguments)
@@ -86,7 +93,7 @@ if __name__ == "__main__":
     for module in pkgutil.walk_packages(["denserk"], "denserk."):
         if "integrations" not in module.name and not module.name.endswith("__main__"):
             import_module(module.name)
-    for each in (*LATE, "torch._inductor", "transformers.trainer_pt_utils"):
-        import_module(each)
+    for library in (*LATE, "torch._inductor", "transformers.trainer_pt_utils"):
+        import_module(library)
     gc.freeze()  # forks share the pages of what is imported
     serve(Path(sys.argv[1]))
