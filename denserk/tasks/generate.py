@@ -124,9 +124,9 @@ def load_generators(
         return {}
     from denserk.models.generation import TextGenerator
 
-    started = started_manifest(settings)
-    if compute.dtype is DtypeChoice.AUTO and started is not None and "dtype" in started.settings:
-        compute = replace(compute, dtype=DtypeChoice(recorded_dtype(started)))
+    manifest = started_manifest(settings)
+    if compute.dtype is DtypeChoice.AUTO and manifest is not None and "dtype" in manifest.settings:
+        compute = replace(compute, dtype=DtypeChoice(recorded_dtype(manifest)))
     return {option: TextGenerator(option, settings, compute) for option in options}
 
 
@@ -200,7 +200,9 @@ class GenerationRun:
         self._generators = generators
         self._round_trip = round_trip
         self._writer = writer  # None for standard output, and if the output is complete
-        self._complete = resumed if resumed is not None and resumed.complete else None
+        self._complete_manifest: Manifest | None = None  # of an output that only is compared
+        if resumed is not None and resumed.complete:
+            self._complete_manifest = resumed
         self._unread_blocks = {} if writer is None else dict(writer.finished)
         self._fields = settings.fields or FIELDS
         self._digest = sha256()
@@ -213,7 +215,7 @@ class GenerationRun:
         finished_block = self._unread_blocks.pop(number, None)
         if finished_block is not None and finished_block != block:
             raise self._other_passages()
-        if finished_block is None and self._complete is None:
+        if finished_block is None and self._complete_manifest is None:
             started = time.perf_counter()
             self._write(block, self._generate(number, passages))
             self.result.seconds += time.perf_counter() - started
@@ -225,7 +227,8 @@ class GenerationRun:
         contents = {"count": self.result.count, "input_sha256": self._digest.hexdigest()}
         if self._unread_blocks:
             raise self._other_passages()
-        if self._complete is not None and self._complete.contents != contents:
+        complete_manifest = self._complete_manifest
+        if complete_manifest is not None and complete_manifest.contents != contents:
             raise self._other_passages()
         if self._writer is not None:
             self._writer.finish(contents)

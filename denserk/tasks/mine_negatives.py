@@ -379,15 +379,17 @@ class Mining:
                 expected = "hits for the queries that are mined for"
                 raise InputError(run.path, None, found, expected)
             queries_with_hits |= queries
-            unneeded = len(run.queries) - len(queries)
-            self.result.noticed["queries of a run that are not asked for"] += unneeded
-        absent = [qid for qid in self._shard if qid not in queries_with_hits]
-        if absent and not self._settings.skip_missing:
-            found = f"no hits for {len(absent):,} of {len(self._shard):,} queries ({some(absent)})"
+            unneeded_queries = len(run.queries) - len(queries)
+            self.result.noticed["queries of a run that are not asked for"] += unneeded_queries
+        missing = [qid for qid in self._shard if qid not in queries_with_hits]
+        if missing and not self._settings.skip_missing:
+            found = (
+                f"no hits for {len(missing):,} of {len(self._shard):,} queries ({some(missing)})"
+            )
             hint = "add --skip-missing to leave such queries out"
             raise InputError(", ".join(self._paths.run), None, found, "hits for every query", hint)
         self._shard = [qid for qid in self._shard if qid in queries_with_hits]
-        self.result.left_out["queries without hits"] += len(absent)
+        self.result.left_out["queries without hits"] += len(missing)
 
     @property
     def _judges_documents(self) -> bool:
@@ -444,7 +446,9 @@ class Mining:
         if not self._judges_documents:
             return example
         documents = [positive.docid for positive in example.positives]
-        rankings = [[docid for docid, _ in ranking] for ranking in self._rankings(qid)]
+        rankings = []
+        for ranking in self._rankings(qid):
+            rankings.append([docid for docid, _ in ranking])
         passages = best_passages(documents, rankings, self._settings.max_passage_delimiter)
         return example._replace(positives=tuple(map(Candidate, passages)))
 
@@ -456,8 +460,8 @@ class Mining:
         """Find the texts of positives and hits in the corpus."""
         for example in self._examples_of_shard():
             self._texts.refer(positive.docid for positive in example.positives if not positive.text)
-            drops: Drops = Counter()  # that the second reading counts
-            self._texts.refer(hit.docid for hit in self._hits(example, drops))
+            unused_drops: Drops = Counter()  # `_candidates` counts
+            self._texts.refer(hit.docid for hit in self._hits(example, unused_drops))
             self._texts.refer(self._judged_hits(example))
         corpus_name = str(self._paths.corpus)
         self._texts.find(passages, corpus_name)
@@ -536,23 +540,24 @@ class Mining:
         self, candidates: Sequence[Candidate], reasons: Sequence[str | None]
     ) -> list[Candidate]:
         """Return the candidates without a reason against them; count the reasons."""
-        passed = []
+        kept_candidates = []
         for candidate, reason in zip(candidates, reasons, strict=True):
             if reason is None:
-                passed.append(candidate)
+                kept_candidates.append(candidate)
             else:
                 self.result.dropped[reason] += 1
-        return passed
+        return kept_candidates
 
     def _without_copies(
         self, candidates: Sequence[Candidate], known_positives: KnownPositives
     ) -> list[Candidate]:
         """Return the candidates whose text is that of no known positive; count the others."""
-        passed = [
-            candidate for candidate in candidates if not known_positives.has_text_of(candidate)
-        ]
-        self.result.dropped["text of a positive"] += len(candidates) - len(passed)
-        return passed
+        kept_candidates = []
+        for candidate in candidates:
+            if not known_positives.has_text_of(candidate):
+                kept_candidates.append(candidate)
+        self.result.dropped["text of a positive"] += len(candidates) - len(kept_candidates)
+        return kept_candidates
 
     def _positives_with_texts(self, example: TrainingExample) -> list[Candidate]:
         """Return the positives with their texts; count those that have none."""

@@ -102,7 +102,7 @@ def guard_hits(
     They are merged by rank, then by run, each passage once; one that is suspected of being relevant
     in any run is dropped. The dropped hits are counted.
     """
-    passed: list[Hit] = []
+    passed_hits: list[Hit] = []
     suspected_docids: set[str] = set()
     for run, ranking in enumerate(rankings):
         guard = hit_guard(ranking, positives, settings)
@@ -110,20 +110,20 @@ def guard_hits(
             hit = Hit(docid, rank, score, run)
             reason = guard(hit)
             if reason is None:
-                passed.append(hit)
+                passed_hits.append(hit)
                 continue
             drops[reason] += 1
             if reason not in UNSUSPICIOUS:
                 suspected_docids.add(docid)
-    merged: dict[str, Hit] = {}
-    for hit in sorted(passed, key=lambda hit: (hit.rank, hit.run)):
+    hit_by_docid: dict[str, Hit] = {}
+    for hit in sorted(passed_hits, key=lambda hit: (hit.rank, hit.run)):
         if hit.docid in suspected_docids:
             drops["suspected in another run"] += 1
-        elif hit.docid in merged:
+        elif hit.docid in hit_by_docid:
             drops["in several runs"] += 1
         else:
-            merged[hit.docid] = hit
-    return list(merged.values())
+            hit_by_docid[hit.docid] = hit
+    return list(hit_by_docid.values())
 
 
 def text_guard(

@@ -25,7 +25,7 @@ from denserk.io.runs import read_run_scores
 from denserk.tasks.build_index import build_index
 from denserk.tasks.convert import convert
 from denserk.tasks.search import search
-from tests.index.test_bm25 import TEXTS, by_hand
+from tests.index.test_bm25 import TEXTS, scores_of_formula
 from tests.support.peers import java_home, run_anserini, run_pyserini
 from tests.support.toy import PASSAGES
 
@@ -47,40 +47,52 @@ def with_java(monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(java_home()))
 
 
-def found(index, *queries):
+def hits_of(index, *queries):
+    """Return (id, score) of the hits of each query."""
     scores, rows = index.search(np.array(queries, dtype=object), 10)
-    return [
-        list(zip(index.names(line[line >= 0]), scores.tolist(), strict=False))
-        for line, scores in zip(rows, scores, strict=True)
-    ]
+    hits = []
+    for query_scores, query_rows in zip(scores, rows, strict=True):
+        docids = index.names(query_rows[query_rows >= 0])
+        hits.append(list(zip(docids, query_scores.tolist(), strict=False)))
+    return hits
 
 
 @pytest.mark.peer
 @pytest.mark.slow
 def test_scores_are_those_of_the_formula_over_passages_with_text(tmp_path, with_java):
     settings = Bm25Settings(k1=1.2, b=0.75, stemmer="none", stopwords=StopWords.NONE)
-    passages = [(f"d{n}", text) for n, text in enumerate(TEXTS)]
-    assert build_lucene(tmp_path, iter(passages), settings, 1) == {
+    passages = [(f"d{number}", text) for number, text in enumerate(TEXTS)]
+    assert build_lucene(tmp_path, iter(passages), settings, threads=1) == {
         "count": len(TEXTS) - 1,
         "without_text": 1,
     }
-    index = LuceneIndex(tmp_path, settings, None, 1)
+    index = LuceneIndex(tmp_path, settings, passages=None, threads=1)
     assert len(index) == len(TEXTS) - 1
-    queries = ["cat dog", "", "unknown", 'a "cat" AND (\ud800 *:* ~\n fish']
-    hits = found(index, *queries)
-    assert hits[1:3] == [[], []]
-    for query, best in ((queries[0], hits[0]), ("a cat and fish", hits[3])):
-        right = by_hand([text for text in TEXTS if text], query, 1.2, 0.75)
-        ids = [docid for docid, text in passages if text]
-        expected = sorted(zip(ids, right, strict=True), key=lambda hit: (-hit[1], hit[0]))
-        expected = [hit for hit in expected if hit[1] > 0]
-        assert [docid for docid, _ in best] == [docid for docid, _ in expected]
-        np.testing.assert_allclose([s for _, s in best], [s for _, s in expected], atol=1e-4)
+
+    odd_query = 'a "cat" AND (\ud800 *:* ~\n fish'
+    hits = hits_of(index, "cat dog", "", "unknown", odd_query)
+    assert_hits_of_formula(hits[0], passages, "cat dog")
+    assert hits[1] == []
+    assert hits[2] == []
+    assert_hits_of_formula(hits[3], passages, "a cat and fish")
     with pytest.raises(InputError, match="TooManyClauses"):
-        found(index, " ".join(f"word{n}" for n in range(1100)))
+        hits_of(index, " ".join(f"word{number}" for number in range(1100)))
 
 
-RUN = """
+def assert_hits_of_formula(hits, passages, query):
+    with_text = [(docid, text) for docid, text in passages if text]
+    scores = scores_of_formula([text for _, text in with_text], query, k1=1.2, b=0.75)
+    expected = {}
+    for (docid, _), score in zip(with_text, scores, strict=True):
+        if score > 0:
+            expected[docid] = score
+    order = sorted(expected, key=lambda docid: (-expected[docid], docid))
+    assert [docid for docid, _ in hits] == order
+    for docid, score in hits:
+        assert score == pytest.approx(expected[docid], abs=1e-4)
+
+
+PYSERINI_SEARCH = """
 import json, sys
 from pyserini.search.lucene import LuceneSearcher
 folder, queries, output = sys.argv[1:]
@@ -94,7 +106,10 @@ json.dump(ranked, open(output, "w"))
 
 
 def run_of(folder, **settings):
-    index, topics, output = (str(folder / name) for name in ("index", "queries.tsv", "run.trec"))
+    """Search `index` for the topics `queries.tsv` of a folder."""
+    index = str(folder / "index")
+    topics = str(folder / "queries.tsv")
+    output = str(folder / "run.trec")
     search(SearchPaths(index=(index,), topics=topics, output=output), SearchSettings(**settings))
     return read_run_scores(output)
 
@@ -110,19 +125,23 @@ def test_other_tools_open_the_folder_and_theirs_is_opened(toy, with_java):
     index = toy / "index"
     result = build_index(IndexPaths(corpus=str(toy / "corpus.jsonl"), output=str(index)), LUCENE)
     assert result.count == len(PASSAGES) + 2
-    own = run_of(toy, hits=20)
-    assert [*own] == ["q4", "q1"]
-    assert sorted(own["q4"]) == ["d11", "d2", "q4"]
-    without = run_of(toy, hits=3, remove_query=True)
-    assert [*without["q4"]] == ["d11", "d2"]
-    asked = {"q4": "money bank", "q1": "cat in the house"}
-    run_pyserini(RUN, index, json.dumps(asked), toy / "theirs.json", folder=toy)
-    theirs = {q: dict(hits) for q, hits in json.loads((toy / "theirs.json").read_text()).items()}
-    for qid, hits in own.items():
-        assert list(hits) == list(theirs[qid])
-        assert list(hits.values()) == pytest.approx(list(theirs[qid].values()), abs=2e-6)
+
+    run = run_of(toy, hits=20)
+    assert list(run) == ["q4", "q1"]
+    assert sorted(run["q4"]) == ["d11", "d2", "q4"]
+    without_query = run_of(toy, hits=3, remove_query=True)
+    assert list(without_query["q4"]) == ["d11", "d2"]
+
+    queries = {"q4": "money bank", "q1": "cat in the house"}
+    run_pyserini(PYSERINI_SEARCH, index, json.dumps(queries), toy / "pyserini.json", folder=toy)
+    run_of_pyserini = json.loads((toy / "pyserini.json").read_text())
+    for qid, hits in run.items():
+        docids, scores = zip(*run_of_pyserini[qid], strict=True)
+        assert list(hits) == list(docids)
+        assert list(hits.values()) == pytest.approx(scores, abs=2e-6)
+
     (index / "manifest.json").unlink()
-    assert run_of(toy, hits=20) == own
+    assert run_of(toy, hits=20) == run
     next(index.glob("*.doc")).unlink()
     with pytest.raises(InputError, match="an index and queries for Lucene"):
         run_of(toy)
@@ -132,7 +151,8 @@ def test_other_tools_open_the_folder_and_theirs_is_opened(toy, with_java):
 @pytest.mark.slow
 def test_an_index_of_anserini_is_searched_as_by_anserini(toy, with_java):
     (toy / "texts").mkdir()
-    source, target = str(toy / "corpus.jsonl"), str(toy / "texts/corpus.jsonl")
+    source = str(toy / "corpus.jsonl")
+    target = str(toy / "texts/corpus.jsonl")
     convert(source, target, ConversionSettings(to_format="anserini"))
     run_anserini(
         *("index.IndexCollection", "-collection", "JsonCollection", "-input", toy / "texts"),
@@ -141,14 +161,17 @@ def test_an_index_of_anserini_is_searched_as_by_anserini(toy, with_java):
     )
     run_anserini(
         *("search.SearchCollection", "-index", toy / "index", "-topics", toy / "queries.tsv"),
-        *("-topicReader", "TsvString", "-output", toy / "theirs", "-bm25", "-hits", "1000"),
+        *("-topicReader", "TsvString", "-output", toy / "anserini.trec", "-bm25", "-hits", "1000"),
         folder=toy,
     )
-    own, theirs = run_of(toy), read_run_scores(toy / "theirs")
-    assert {q: [*hits] for q, hits in own.items()} == {q: [*hits] for q, hits in theirs.items()}
+    run = run_of(toy)
+    run_of_anserini = read_run_scores(toy / "anserini.trec")
+    assert run.keys() == run_of_anserini.keys()
+    for qid, hits in run.items():
+        assert list(hits) == list(run_of_anserini[qid])
 
 
-PYSERINI_RUN = """
+PYSERINI_COMMAND = """
 import runpy, sys
 sys.argv = ["search", *sys.argv[1:]]
 runpy.run_module("pyserini.search.lucene", run_name="__main__")
@@ -166,22 +189,33 @@ def tied_collection(tmp_path):
         return " ".join(random.choice(words, length, p=weights / weights.sum()))
 
     texts = [text(random.integers(3, 40)) for _ in range(1600)]
-    long_texts = [
-        text(220) for _ in range(8)
-    ]  # scores above 32, which float32 cannot lower by 1e-6
-    texts += [*random.choice(texts, 780).tolist(), *long_texts, *long_texts, *long_texts[:4]]
+    # their scores are above 32, which float32 cannot lower by 1e-6
+    long_texts = [text(220) for _ in range(8)]
+    texts += random.choice(texts, 780).tolist()
+    texts += long_texts + long_texts + long_texts[:4]
     order = random.permutation(len(texts)).tolist()
-    passages = {f"p{number}": texts[place] for number, place in enumerate(order)}
+    passages = {f"p{number}": texts[row] for number, row in enumerate(order)}
     with (tmp_path / "corpus.jsonl").open("w") as out:
         for docid, passage in passages.items():
             out.write(json.dumps({"_id": docid, "title": "", "text": passage}) + "\n")
+    docids_by_text = {passage: docid for docid, passage in reversed(passages.items())}
     with (tmp_path / "queries.tsv").open("w") as out:
-        for docid, passage in [*passages.items()][:30]:
+        for docid, passage in list(passages.items())[:30]:
             out.write(f"{docid}\t{passage}\n")
-        for number, passage in enumerate(long_texts):
-            docid = next(name for name, other in passages.items() if other == passage)
-            out.write(f"{docid if number else 'none'}\t{passage}\n")
+        out.write(f"none\t{long_texts[0]}\n")
+        for passage in long_texts[1:]:
+            out.write(f"{docids_by_text[passage]}\t{passage}\n")
     return tmp_path
+
+
+@pytest.fixture
+def tied_index(tied_collection, with_java):
+    """The folder of an index of Lucene of `tied_collection`."""
+    folder = str(tied_collection / "index")
+    corpus = str(tied_collection / "corpus.jsonl")
+    words = ["index", "--type", "bm25", "--engine", "lucene", "--corpus", corpus]
+    assert command([*words, "--output", folder]) == 0
+    return folder
 
 
 def lines_of(path):
@@ -194,46 +228,60 @@ def lines_of(path):
 
 @pytest.mark.peer
 @pytest.mark.slow
-@pytest.mark.parametrize("more", [[], ["--remove-query"]], ids=["all", "remove-query"])
-@pytest.mark.parametrize("hits", ["20", "1000"])
-def test_the_run_is_that_of_pyserini_line_by_line(tied_collection, with_java, hits, more):
+@pytest.mark.parametrize("remove_query", [False, True], ids=["all", "remove-query"])
+@pytest.mark.parametrize("hits", [20, 1000])
+def test_the_run_is_that_of_pyserini_line_by_line(tied_collection, tied_index, hits, remove_query):
     folder = tied_collection
-    index, topics = str(folder / "index"), str(folder / "queries.tsv")
-    made = ["index", "--type", "bm25", "--engine", "lucene", "--output", index]
-    assert command([*made, "--corpus", str(folder / "corpus.jsonl")]) == 0
-    asked = ["--index", index, "--topics", topics, "--hits", hits, *more]
-    assert command(["search", *asked, "--output", str(folder / "own.trec")]) == 0
-    run_pyserini(PYSERINI_RUN, *asked, "--output", folder / "theirs.trec", folder=folder)
-    own, theirs = lines_of(folder / "own.trec"), lines_of(folder / "theirs.trec")
-    assert own == theirs
-    scores = [line.split()[-1] for lines in theirs.values() for line in lines]
-    tied = sum(one == other for one, other in zip(scores[1:], scores, strict=False))
-    assert tied > len(scores) / 50
-    in_python = denserk.Index.open(index).search(topics, hits=int(hits), remove_query=bool(more))
-    for qid, lines in theirs.items():
+    topics = str(folder / "queries.tsv")
+    options = ["--index", tied_index, "--topics", topics, "--hits", str(hits)]
+    if remove_query:
+        options.append("--remove-query")
+    assert command(["search", *options, "--output", str(folder / "denserk.trec")]) == 0
+    run_pyserini(PYSERINI_COMMAND, *options, "--output", folder / "pyserini.trec", folder=folder)
+    lines_of_queries = lines_of(folder / "denserk.trec")
+    assert lines_of_queries == lines_of(folder / "pyserini.trec")
+    assert count_ties(lines_of_queries) > sum(map(len, lines_of_queries.values())) / 50
+
+    run = denserk.Index.open(tied_index).search(topics, hits=hits, remove_query=remove_query)
+    for qid, lines in lines_of_queries.items():
         expected = [(line.split()[2], float(line.split()[4])) for line in lines]
-        assert list(in_python[qid].items()) == expected
-    in_python.save(folder / "saved.trec")
-    saved = [line.split()[2] for line in (folder / "saved.trec").read_text().splitlines()]
-    assert saved == [line.split()[2] for lines in own.values() for line in lines]
+        assert list(run[qid].items()) == expected
+    run.save(folder / "saved.trec")
+    saved_lines = lines_of(folder / "saved.trec")
+    assert list(saved_lines) == list(lines_of_queries)
+    for qid, lines in lines_of_queries.items():
+        assert docids_of(saved_lines[qid]) == docids_of(lines)
+
+
+def docids_of(lines):
+    return [line.split()[2] for line in lines]
+
+
+def count_ties(lines_of_queries):
+    """Return how many hits score as the hit above."""
+    ties = 0
+    for lines in lines_of_queries.values():
+        scores = [line.split()[-1] for line in lines]
+        ties += sum(score == above for score, above in zip(scores[1:], scores, strict=False))
+    return ties
 
 
 @pytest.mark.peer
 @pytest.mark.slow
-def test_ties_of_lucene_are_lowered_on_request(tied_collection, with_java):
+def test_ties_of_lucene_are_lowered_on_request(tied_collection, tied_index):
     folder = tied_collection
-    index, topics = str(folder / "index"), str(folder / "queries.tsv")
-    made = ["index", "--type", "bm25", "--engine", "lucene", "--output", index]
-    assert command([*made, "--corpus", str(folder / "corpus.jsonl")]) == 0
-    asked = ["search", "--index", index, "--topics", topics, "--hits", "20"]
-    assert command([*asked, "--output", str(folder / "kept.trec")]) == 0
-    broken = ["--set", "ties=break", "--output", str(folder / "broken.trec")]
-    assert command([*asked, *broken]) == 0
-    kept, lowered = (read_run_scores(folder / name) for name in ("kept.trec", "broken.trec"))
-    for qid, hits in kept.items():
-        assert list(lowered[qid]) == list(hits)
-        scores = np.array(list(lowered[qid].values()), np.float32)
+    topics = str(folder / "queries.tsv")
+    words = ["search", "--index", tied_index, "--topics", topics, "--hits", "20"]
+    assert command([*words, "--output", str(folder / "keep.trec")]) == 0
+    breaking = ["--set", "ties=break"]
+    assert command([*words, *breaking, "--output", str(folder / "break.trec")]) == 0
+
+    run_with_ties = read_run_scores(folder / "keep.trec")
+    run_without_ties = read_run_scores(folder / "break.trec")
+    for qid, hits in run_with_ties.items():
+        assert list(run_without_ties[qid]) == list(hits)
+        scores = np.array(list(run_without_ties[qid].values()), np.float32)
         assert (scores[1:] < scores[:-1]).all()
-    for name, ties in (("kept", "keep"), ("broken", "break")):
-        manifest = json.loads((folder / f"{name}.trec.manifest.json").read_text())
+    for ties in ("keep", "break"):
+        manifest = json.loads((folder / f"{ties}.trec.manifest.json").read_text())
         assert manifest["settings"]["ties"] == ties

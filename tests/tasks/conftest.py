@@ -14,14 +14,21 @@ ALL = MiningSettings(num_negatives=9)
 
 @pytest.fixture
 def mine(toy, monkeypatch):
-    """`mine(settings, **paths)`: what came out, and the examples by query."""
+    """`mine(settings, **paths)` returns the result, and the training examples by query."""
     monkeypatch.chdir(toy)
     (toy / "run.trec").write_text(run_text(RUN))
 
-    def mined(settings=ALL, **given):
-        paths: dict[str, Any] = {"topics": "queries.tsv", "qrels": "qrels.txt"}
-        paths |= {"run": ("run.trec",), "corpus": "corpus.jsonl", "output": "mined.jsonl", **given}
+    defaults: dict[str, Any] = {
+        "topics": "queries.tsv",
+        "qrels": "qrels.txt",
+        "run": ("run.trec",),
+        "corpus": "corpus.jsonl",
+        "output": "mined.jsonl",
+    }
+
+    def mine_toy(settings=ALL, **paths):
+        paths = defaults | paths
         result = mine_negatives(MiningPaths(**paths), settings)
         return result, {example.qid: example for example in read_training(paths["output"])}
 
-    return mined
+    return mine_toy

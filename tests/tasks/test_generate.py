@@ -167,7 +167,12 @@ def stand_in(monkeypatch):
     monkeypatch.setattr("denserk.models.generation.TextGenerator", StandIn)
 
 
-DEFAULTS = {"queries_model": "q", "continuation_model": "c", "block_size": 2, "num_queries": 2}
+DEFAULTS: dict[str, Any] = {
+    "queries_model": "q",
+    "continuation_model": "c",
+    "block_size": 2,
+    "num_queries": 2,
+}
 
 
 def run(output, corpus, *, batch_size=None, **options):

@@ -458,5 +458,5 @@ def test_convert_writes_a_cross_encoder_s_scores(tmp_path, tiny_reranker, traini
         query = Query(scored_example.qid, scored_example.query)
         passages = [Passage(candidate.docid, candidate.text) for candidate in candidates]
         expected = scorer.score([query] * len(passages), passages)
-        scores = [candidate.score for candidate in candidates]
-        np.testing.assert_allclose(scores, expected, rtol=0, atol=1e-6)
+        for candidate, score in zip(candidates, expected.tolist(), strict=True):
+            assert candidate.score == pytest.approx(score, abs=1e-6)

@@ -64,7 +64,7 @@ def test_guards_hit_by_hit_and_each_passage_once_under_its_best_rank(runs, posit
             expected_drops[reason] += 1
             if reason not in ("positives", "min-score"):
                 suspected.add(docid)
-    expected_hits = {}
+    expected_hits: dict[str, tuple[int, int, str]] = {}
     for rank, number, docid in sorted(passed):
         if docid not in suspected:
             expected_hits.setdefault(docid, (rank, number, docid))
