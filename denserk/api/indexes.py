@@ -234,13 +234,14 @@ class Index:
 
     def _encoded(self, queries: Sequence[Query], model: Any) -> NDArray[Any]:
         """Return the vectors of queries, or their texts for a BM25 index."""
+        from denserk.index.bm25 import query_texts
         from denserk.index.query_encoder import load_query_encoder, refuse_other_queries
 
         opened = self.opened
         if opened.bm25:
             if model is not None:
                 raise UsageError("BM25 takes no model", "leave out model=")
-            return np.array([query.text for query in queries], dtype=object)
+            return query_texts(queries)
         if isinstance(model, Encoder):
             encoder = model.text_encoder
             refuse_other_queries(opened, model.dimension, encoder.description(), model.name)

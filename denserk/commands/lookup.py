@@ -182,7 +182,7 @@ def _query_terms(query_text: str, spans_of: SpansOf) -> set[str]:
     >>> sorted(_query_terms("to be", word_spans))
     ['be', 'to']
     """
-    terms = {span.form for span in spans_of(query_text)}
+    terms = {span.term for span in spans_of(query_text)}
     return terms - STOP_WORDS or terms
 
 
@@ -191,7 +191,7 @@ def _with_marks(text: str, terms: Iterable[str], spans_of: SpansOf) -> "Text":
     from rich.text import Text
 
     marked = Text(printable(one_line(text), None))
-    matches = [span for span in spans_of(marked.plain) if span.form in terms]
+    matches = [span for span in spans_of(marked.plain) if span.term in terms]
     for start, end in _joined(matches):
         marked.stylize("bold yellow", start, end)
     return marked
@@ -224,8 +224,8 @@ def _excerpt(text: str, terms: set[str], spans_of: SpansOf) -> str:
     parts = wrap(text, EXCERPT) or [""]
     counts = []
     for part in parts:
-        forms = {span.form for span in spans_of(part)}
-        counts.append(len(terms & forms))
+        terms_of_part = {span.term for span in spans_of(part)}
+        counts.append(len(terms & terms_of_part))
     best = counts.index(max(counts))
     before = "… " if best > 0 else ""
     after = " …" if best < len(parts) - 1 else ""

@@ -239,14 +239,14 @@ class Span(NamedTuple):
 
     start: int
     end: int
-    form: str  # equal for equal terms
+    term: str  # in the form of the index: equal for equal terms
 
 
 def word_spans(text: str) -> list[Span]:
     """Return the words of a text.
 
     >>> word_spans("The Moon")
-    [Span(start=0, end=3, form='the'), Span(start=4, end=8, form='moon')]
+    [Span(start=0, end=3, term='the'), Span(start=4, end=8, term='moon')]
     """
     matches = TERM.finditer(text)
     return [Span(match.start(), match.end(), match.group().lower()) for match in matches]
@@ -256,7 +256,7 @@ def bigram_spans(text: str) -> list[Span]:
     """Return the bigrams of a text, and the words in other scripts.
 
     >>> bigram_spans("ﾃﾞｰﾀ")
-    [Span(start=0, end=3, form='デー'), Span(start=2, end=4, form='ータ')]
+    [Span(start=0, end=3, term='デー'), Span(start=2, end=4, term='ータ')]
     """
     spans = []
     for match in RUN_OR_WORD.finditer(text):

@@ -180,9 +180,9 @@ def test_spans_of_bigrams_are_those_of_the_terms(text):
     """Where letters have one form already, a text is displayed in the terms of its index."""
     text = normalized(text).lower()
     spans = bigram_spans(text)
-    assert [text[span.start : span.end] for span in spans] == [span.form for span in spans]
+    assert [text[span.start : span.end] for span in spans] == [span.term for span in spans]
     terms = analyzer_of(Bm25Settings(language="multilingual"))(text)
-    assert [span.form for span in spans if span.form.strip("_")] == terms
+    assert [span.term for span in spans if span.term.strip("_")] == terms
 
 
 def test_languages_that_do_not_exist_or_exclude_a_stemmer():
