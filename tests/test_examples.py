@@ -19,7 +19,7 @@ from denserk.models.lexical import (
     aggregate_tokens,
 )
 from denserk.models.representation import PassageVectors
-from tests.support.index_folders import found, vector_folder
+from tests.support.index_folders import vector_folder
 
 
 @pytest.fixture
@@ -29,13 +29,15 @@ def example(specs):
 
 def loss_of(queries, passages, settings=None, teacher=None, **options):
     """The loss of queries (B, D) with as many passages each, (P, D) or (P, S, D)."""
-    queries, passages = (torch.tensor(vectors) for vectors in (queries, passages))
-    values = passages if passages.dim() == 3 else passages.unsqueeze(1)
-    rows = torch.arange(len(values))
-    objective = RetrievalObjective(settings or ObjectiveSettings(), **options)
-    groups = rows.view(len(queries), -1)
+    query_vectors = torch.tensor(queries)
+    passage_vectors = torch.tensor(passages)
+    if passage_vectors.dim() == 2:
+        passage_vectors = passage_vectors.unsqueeze(1)
+    rows = torch.arange(len(passage_vectors))
+    groups = rows.view(len(query_vectors), -1)
     scores = None if teacher is None else torch.tensor(teacher)
-    terms = objective(queries, PassageVectors(values), groups, rows, scores)
+    objective = RetrievalObjective(settings or ObjectiveSettings(), **options)
+    terms = objective(query_vectors, PassageVectors(passage_vectors), groups, rows, scores)
     return sum(term.item() for term in terms.values())
 
 
@@ -51,9 +53,10 @@ def test_condenser_fine_tuning(example):
 )
 def test_master_distillation(example, kind, key):
     case = example("master")["distillation"]
-    students = [[score] for row in case["student_scores"] for score in row]
     settings = ObjectiveSettings(distillation=Distillation(kind), contrastive_weight=0.0)
-    loss = loss_of([[1.0], [1.0]], students, settings, case["teacher_scores"])
+    # a query vector of 1 and a passage vector of its score have that score as inner product
+    passages = np.array(case["student_scores"]).reshape(-1, 1).tolist()
+    loss = loss_of([[1.0], [1.0]], passages, settings, case["teacher_scores"])
     assert loss == pytest.approx(case[key], abs=1e-5)
 
 
@@ -63,37 +66,43 @@ def test_master_distillation(example, kind, key):
 def test_simlms_loss(example, kind, key):
     case = example("master")["simlm_contrastive"]
     settings = ObjectiveSettings(temperature=0.02, contrastive=ContrastiveKind(kind))
-    units = (np.array(case[name], np.float32) for name in ("query_vectors", "passage_vectors"))
-    asked, read = (unit / np.linalg.norm(unit, axis=1, keepdims=True) for unit in units)
-    assert loss_of(asked, read, settings) == pytest.approx(case[key], abs=1e-4)
+    loss = loss_of(unit(case["query_vectors"]), unit(case["passage_vectors"]), settings)
+    assert loss == pytest.approx(case[key], abs=1e-4)
+
+
+def unit(rows):
+    """Return (N, D) vectors, L2-normalised."""
+    vectors = np.array(rows, np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def test_mlr_losses(example):
     case = example("mlr")["losses"]
-    queries, passages = case["query_vectors"], case["doc_vectors"]
-    for several, expected in (
-        (passages, case["eq3_multi_vector"]),
-        ([layers[0] for layers in passages], case["dual_encoder_last_layer"]),
-    ):
-        assert loss_of(queries, several) == pytest.approx(expected["loss"], abs=1e-5)
-    for weight, expected in case["eq7_total"].items():
+    queries = case["query_vectors"]
+    passages = case["doc_vectors"]
+    last_layers = [layers[0] for layers in passages]
+    multi_vector = case["eq3_multi_vector"]["loss"]
+    dual_encoder = case["dual_encoder_last_layer"]["loss"]
+    assert loss_of(queries, passages) == pytest.approx(multi_vector, abs=1e-5)
+    assert loss_of(queries, last_layers) == pytest.approx(dual_encoder, abs=1e-5)
+    for weight, total in case["eq7_total"].items():
         settings = ObjectiveSettings(layer_weight=float(weight))
         loss = loss_of(queries, passages, settings, self_contrastive=True)
-        assert loss == pytest.approx(expected, abs=1e-5)
+        assert loss == pytest.approx(total, abs=1e-5)
 
 
 def test_mlr_retrieval(example, tmp_path):
-    case, expected = example("mlr")["losses"], example("mlr")["retrieval"]
+    case = example("mlr")["losses"]
+    expected = example("mlr")["retrieval"]
     queries = np.array(case["query_vectors"], np.float32)
     vectors = np.array(case["doc_vectors"], np.float32)
     folder = vector_folder(tmp_path / "v", "0123", vectors.reshape(-1, 3), size=3)
     settings = SearchSettings(hits=expected["k"])
     searcher = open_index([folder], settings, ComputeSettings(device="cpu")).searcher(settings)
-    for hits, wanted in zip(
-        found(searcher, "ab", queries).values(), expected["results"], strict=True
-    ):
-        assert [docid for docid, _ in hits] == list(map(str, wanted["top_k_docs"]))
-        assert [score for _, score in hits] == pytest.approx(wanted["top_k_scores"], abs=1e-5)
+    hits_of_queries = [hits for _, hits in searcher.search("ab", queries)]
+    for hits, result in zip(hits_of_queries, expected["results"], strict=True):
+        assert [docid for docid, _ in hits] == list(map(str, result["top_k_docs"]))
+        assert [score for _, score in hits] == pytest.approx(result["top_k_scores"], abs=1e-5)
 
 
 def scores_of(text, weights, rule=TermWeight.CLAMP):
@@ -112,17 +121,17 @@ def folded(scores, kind=AggKind.STAR, layout=AggLayout.STRIDED):
 @pytest.mark.parametrize("name", ["q", "p"])
 def test_aggretriever(example, name):
     text = example("aggretriever")["texts"][name]
-    scores, weights = scores_of(text, text["term_weights"]), torch.tensor([text["term_weights"]])
+    scores = scores_of(text, text["term_weights"])
+    weights = torch.tensor([text["term_weights"]])
     mask = torch.ones(weights.shape, dtype=torch.bool)
     bare = aggregate_tokens(torch.tensor([text["token_ids"]]), weights, mask, 10)
-    for values, expected in (
-        (scores[0].tolist(), text["v"]),
-        (folded(scores), text["agg_star"]),
-        (folded(scores, AggKind.PLUS, AggLayout.PAIRED), text["agg_plus_paired"]),
-        (folded(scores, AggKind.PLUS), text["agg_plus_strided"]),
-        (folded(bare), text["without_mlm"]["agg_star"]),
-    ):
-        assert values == pytest.approx(expected, abs=1e-6)
+    agg_plus_paired = folded(scores, AggKind.PLUS, AggLayout.PAIRED)
+    agg_plus_strided = folded(scores, AggKind.PLUS)
+    assert scores[0].tolist() == pytest.approx(text["v"], abs=1e-6)
+    assert folded(scores) == pytest.approx(text["agg_star"], abs=1e-6)
+    assert agg_plus_paired == pytest.approx(text["agg_plus_paired"], abs=1e-6)
+    assert agg_plus_strided == pytest.approx(text["agg_plus_strided"], abs=1e-6)
+    assert folded(bare) == pytest.approx(text["without_mlm"]["agg_star"], abs=1e-6)
 
 
 @pytest.mark.parametrize(("rule", "key"), [("clamp", "relu"), ("signed", "signed"), ("abs", "abs")])

@@ -18,8 +18,8 @@ OLD = Path(__file__).parent / "old_folders" / "0.1.0"
 CPU: EncoderOptions = {"device": "cpu", "backend": "torch"}
 
 
-@pytest.fixture
-def old(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def old_folders(tmp_path, monkeypatch):
     """A copy of the old folders, which is the working directory."""
     folder = tmp_path / "old"
     shutil.copytree(OLD, folder)
@@ -36,57 +36,61 @@ def assert_same_run(run, expected):
 
 
 @pytest.mark.parametrize("name", INDEXES)
-def test_an_old_index_is_searched_with_old_query_vectors(old, name):
-    search(index=f"index-{name}", encoded_queries="encoded", hits=10, output="again.trec")
-    assert_same_run(Run.load("again.trec"), Run.load(f"{name}.trec"))
+def test_an_old_index_is_searched_with_old_query_vectors(name):
+    search(index=f"index-{name}", encoded_queries="encoded", hits=10, output="now.trec")
+    assert_same_run(Run.load("now.trec"), Run.load(f"{name}.trec"))
 
 
-def test_an_old_folder_of_vectors_is_searched_as_an_index(old):
-    search(index="vectors", encoded_queries="encoded", hits=10, output="again.trec")
-    assert_same_run(Run.load("again.trec"), Run.load("vectors.trec"))
+def test_an_old_folder_of_vectors_is_searched_as_an_index():
+    search(index="vectors", encoded_queries="encoded", hits=10, output="now.trec")
+    assert_same_run(Run.load("now.trec"), Run.load("vectors.trec"))
 
 
-def test_an_old_bm25_index_is_searched(old):
+def test_an_old_bm25_index_is_searched():
     run = BM25.open("index-bm25").search("queries.tsv", hits=10)
     assert_same_run(run, Run.load("bm25.trec"))
 
 
 @pytest.mark.peer
 @pytest.mark.slow
-def test_an_old_lucene_index_is_searched(old, monkeypatch):
+def test_an_old_lucene_index_is_searched(monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(java_home()))
-    search(index="index-lucene", topics="queries.tsv", hits=10, output="again.trec")
-    again, expected = Run.load("again.trec"), Run.load("lucene.trec")
-    assert {q: set(hits) for q, hits in again.items()} == {q: set(h) for q, h in expected.items()}
+    search(index="index-lucene", topics="queries.tsv", hits=10, output="now.trec")
+    assert hits_of("now.trec") == hits_of("lucene.trec")
+
+
+def hits_of(run):
+    """Return the passages of each query, in no order."""
+    return {qid: set(hits) for qid, hits in Run.load(run).items()}
 
 
 @pytest.mark.parametrize("name", ["flat-torch", "mlr"])
-def test_the_model_of_an_old_index_encodes_the_queries(old, name):
+def test_the_model_of_an_old_index_encodes_the_queries(name):
     run = Index.open(f"index-{name}").search("queries.tsv", hits=10)
     assert_same_run(run, Run.load(f"{name}.trec"))
 
 
-def test_an_old_model_encodes_what_it_encoded(old):
-    encoded = Encoder.load("model", **CPU).encode_queries(
-        [line.split("\t")[1] for line in Path("queries.tsv").read_text().splitlines()]
-    )
-    np.testing.assert_allclose(encoded, np.load(next(Path("encoded").glob("*.npy"))), rtol=1e-4)
+def test_an_old_model_encodes_what_it_encoded():
+    queries = [line.split("\t")[1] for line in Path("queries.tsv").read_text().splitlines()]
+    (old_vectors,) = Path("encoded").glob("*.npy")
+    vectors = Encoder.load("model", **CPU).encode_queries(queries)
+    np.testing.assert_allclose(vectors, np.load(old_vectors), rtol=1e-4)
 
 
-def test_old_vectors_are_indexed_again_with_equal_bytes(old):
-    index(input="vectors", output="again", engine="torch", threads=1)
+def test_old_vectors_are_indexed_again_with_equal_bytes():
+    index(input="vectors", output="new", engine="torch", threads=1)
     for file in ("index", "docid"):
-        assert Path("again", file).read_bytes() == Path("index-flat-torch", file).read_bytes()
+        assert Path("new", file).read_bytes() == Path("index-flat-torch", file).read_bytes()
 
 
-def test_an_update_copies_old_vectors(old):
+def test_an_update_copies_old_vectors():
     encode(model="model", corpus="corpus.jsonl", update="vectors", output="updated", **CPU)
     for name in ("vectors", "updated"):
         search(index=name, encoded_queries="encoded", hits=10, output=f"{name}-now.trec")
     assert Path("updated-now.trec").read_bytes() == Path("vectors-now.trec").read_bytes()
 
 
-def test_an_interrupted_old_training_is_resumed(old):
+def test_an_interrupted_old_training_is_resumed():
     finetune(
         model="backbone",
         train_data="train.jsonl",
@@ -103,10 +107,10 @@ def test_an_interrupted_old_training_is_resumed(old):
 
 
 @pytest.mark.parametrize("run", ["flat-torch", "bm25", "fused", "reranked"])
-def test_an_old_run_is_made_again_from_its_manifests(old, run):
-    reproduce(run=f"{run}.trec", output="again")
+def test_an_old_run_is_made_again_from_its_manifests(run):
+    reproduce(run=f"{run}.trec", output="made-again")
 
 
-def test_old_runs_are_evaluated(old):
+def test_old_runs_are_evaluated():
     values = evaluate("bm25.trec", "qrels.txt", "nDCG@10")
     assert 0 < values["nDCG@10"] < 1

@@ -19,11 +19,11 @@ sys.stderr.write("loaded: " + " ".join(sorted(sys.modules.keys() & {heavy!r})))
 def loaded(*lines, heavy=("faiss", "torch", "transformers")):
     """Which heavy modules a fresh process has loaded after it ran these command lines."""
     script = DRIVER.format(lines=[list(map(str, line)) for line in lines], heavy=set(heavy))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stderr.rpartition("loaded: ")[2].split()
+    assert process.returncode == 0, process.stderr
+    return process.stderr.rpartition("loaded: ")[2].split()
 
 
 def test_help_loads_nothing_heavy():
@@ -61,10 +61,18 @@ def test_vectors_and_models_alone_load_torch(toy, monkeypatch):
 
 
 def test_threads_of_python_programs_sleep_while_they_wait():
-    lines = "import os, denserk; denserk.Encoder; print(os.environ['OMP_WAIT_POLICY'])"
-    for policy, expected in (({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")):
-        kept = {
-            name: value for name, value in os.environ.items() if name[:4] not in ("OMP_", "GOMP")
-        }
-        done = subprocess.run([sys.executable, "-c", lines], env=kept | policy, capture_output=True)
-        assert done.stdout.decode().strip() == expected
+    assert wait_policy({}) == "PASSIVE"
+    assert wait_policy({"OMP_WAIT_POLICY": "ACTIVE"}) == "ACTIVE"
+
+
+def wait_policy(variables):
+    """Return how threads wait in a Python program of a user who has set some variables."""
+    program = "import os, denserk; denserk.Encoder; print(os.environ['OMP_WAIT_POLICY'])"
+    environment = dict(variables)
+    for name, value in os.environ.items():
+        if not name.startswith(("OMP_", "GOMP")):
+            environment[name] = value
+    process = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+    return process.stdout.strip()

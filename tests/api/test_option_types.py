@@ -4,6 +4,7 @@ import ast
 from collections.abc import Sequence
 from enum import Enum
 from inspect import cleandoc, signature
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -75,7 +76,8 @@ def expected_type(cls: type, name: str) -> Any:
 
 def owner(functions_signature: signatures.Signature, name: str) -> type:
     """The last class with a field."""
-    return [cls for cls in functions_signature.classes if name in fields_of(cls)][-1]
+    owners = [cls for cls in functions_signature.classes if name in fields_of(cls)]
+    return owners[-1]
 
 
 @functions
@@ -101,19 +103,19 @@ def docs_of(options_of_function: Any) -> dict[str, str]:
     }
 
     def docs(cls: ast.ClassDef) -> dict[str, str]:
-        found: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for base in cls.bases:
             assert isinstance(base, ast.Name)
             if base.id in classes:
-                found |= docs(classes[base.id])
+                texts |= docs(classes[base.id])
         key = ""
         for statement in cls.body:
             match statement:
                 case ast.AnnAssign(target=ast.Name(id=key)):
-                    found[key] = ""
+                    texts[key] = ""
                 case ast.Expr(value=ast.Constant(value=str(text))) if key:
-                    found[key] = " ".join(text.split())
-        return found
+                    texts[key] = " ".join(text.split())
+        return texts
 
     return docs(classes[options_of_function.__name__])
 
@@ -153,15 +155,8 @@ def samples(kind: Any) -> list[Any]:
     if get_origin(kind) is Sequence:
         return [samples(get_args(kind)[0]), tuple(samples(get_args(kind)[0]))]
     if len(get_args(kind)) > 1:
-        return [value for part in get_args(kind) for value in samples(part)]
-    values: dict[Any, list[Any]] = {
-        int: [3],
-        float: [0.5, 2],
-        bool: [True],
-        str: ["1,2"],
-        type(None): [None],
-    }
-    return values.get(kind, [Path("file")])
+        return list(chain.from_iterable(map(samples, get_args(kind))))
+    return SAMPLES.get(kind, [Path("file")])
 
 
 @functions
