@@ -19,7 +19,8 @@ LEAST_RECALLS = {"hnsw": 0.95, "ivf": 0.2, "pq": 0.2, "hnswpq": 0.1, "sq8": 0.9,
 def build_file(path, vectors=VECTORS, **settings):
     """Build an index of vectors in one file."""
     index_settings = IndexSettings(**settings)
-    factory, index = empty_index(*vectors.shape, index_settings)
+    count, dimension = vectors.shape
+    factory, index = empty_index(count, dimension, index_settings)
     build(vectors, path, index_settings, factory, index)
     return path
 

@@ -130,8 +130,7 @@ def test_a_vector_of_an_approximate_index(tmp_path, index_type, value):
 
 def trained_numbers(path, index_type):
     """The numbers that an index has learned: centroids, scales or codebooks."""
-    import faiss
-
+    faiss = pytest.importorskip("faiss")
     index = faiss.read_index(str(path))
     if index_type == "ivf":
         return index.quantizer.reconstruct_n(0, 8).ravel()
