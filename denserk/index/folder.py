@@ -119,7 +119,7 @@ class PassageIds:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
-        self._firsts = np.cumsum([0, *(part.passages for part in parts)])
+        self._first_passages = np.cumsum([0, *(part.passages for part in parts)])  # of each part
         self._open = lru_cache(OPEN)(lambda number: MappedLines(parts[number]))
         # mapped files stay as they are, also where their folder is replaced
         for number in range(min(len(parts), OPEN)):
@@ -128,7 +128,7 @@ class PassageIds:
     def __call__(self, passages: Rows) -> list[str]:
         """Return the ids of (K,) passages, each in one part alone."""
         ids = np.empty(len(passages), object)
-        for part in by_file(self._firsts, passages):
+        for part in by_file(self._first_passages, passages):
             ids[part.positions] = self._ids_of_part(part.number, part.rows)
         docids: list[str] = ids.tolist()
         if len(set(docids)) < len(docids):
@@ -164,7 +164,7 @@ class PassageIds:
 
     def folder_of(self, passage: int) -> str:
         """Return the folder of a passage, by its number."""
-        number = int(np.searchsorted(self._firsts, passage, side="right")) - 1
+        number = int(np.searchsorted(self._first_passages, passage, side="right")) - 1
         return self._parts[number].shard
 
 
@@ -221,12 +221,12 @@ class ChainedVectors:
 
     def __init__(self, parts: Sequence[Part]) -> None:
         stored = [part for part in parts if part.vectors is not None]
-        self._firsts = np.cumsum([0, *(part.rows for part in stored)])
+        self._first_rows = np.cumsum([0, *(part.rows for part in stored)])  # of each file
         self._map = lru_cache(OPEN)(lambda number: _map_vectors(stored[number]))
         # mapped files stay as they are, also where their folder is replaced
         for number in range(min(len(stored), OPEN)):
             self._map(number)
-        self.shape = int(self._firsts[-1]), self._map(0).shape[1]
+        self.shape = int(self._first_rows[-1]), self._map(0).shape[1]
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -237,17 +237,17 @@ class ChainedVectors:
             start, stop, _ = rows.indices(len(self))
             return self._consecutive(start, stop)
         vectors = np.empty((len(rows), self.shape[1]), np.float32)
-        for part in by_file(self._firsts, rows):
-            vectors[part.positions] = self._map(part.number)[part.rows]
+        for file in by_file(self._first_rows, rows):
+            vectors[file.positions] = self._map(file.number)[file.rows]
         return vectors
 
     def _consecutive(self, start: int, stop: int) -> NDArray[Any]:
         """Return the rows from `start` to before `stop`."""
-        first_file = int(np.searchsorted(self._firsts, start, side="right")) - 1
-        end_file = int(np.searchsorted(self._firsts[:-1], stop))
+        first_file = int(np.searchsorted(self._first_rows, start, side="right")) - 1
+        end_file = int(np.searchsorted(self._first_rows[:-1], stop))
         vectors = []
         for number in range(first_file, end_file):
-            offset = int(self._firsts[number])
+            offset = int(self._first_rows[number])
             vectors.append(self._map(number)[max(start - offset, 0) : stop - offset])
         if len(vectors) == 1:
             return vectors[0]
@@ -269,12 +269,18 @@ class RowsOfFile(NamedTuple):
     rows: Rows  # their numbers within the file
 
 
-def by_file(firsts: Rows, rows: Rows) -> Iterator[RowsOfFile]:
-    """Yield which rows are in each file, given the number of each file's first row."""
-    files = np.searchsorted(firsts, rows, side="right") - 1
+def by_file(first_rows: Rows, rows: Rows) -> Iterator[RowsOfFile]:
+    """Yield which rows are in each file, given the number of each file's first row.
+
+    >>> for file in by_file(np.array([0, 10, 20]), np.array([12, 3, 19])):
+    ...     print(file.number, file.positions, file.rows)
+    0 [1] [3]
+    1 [0 2] [2 9]
+    """
+    files = np.searchsorted(first_rows, rows, side="right") - 1
     for number in np.unique(files).tolist():
         positions = np.flatnonzero(files == number)
-        yield RowsOfFile(number, positions, rows[positions] - firsts[number])
+        yield RowsOfFile(number, positions, rows[positions] - first_rows[number])
 
 
 def expanded(inputs: Sequence[str], option: str = "--input") -> list[str]:

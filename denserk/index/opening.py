@@ -242,25 +242,15 @@ def _open_vectors(
             approximate_indexes.append(shard.approximate)
     if not approximate_indexes:
         _reject_options(settings, f"{names[0]} is searched exactly")
-
-    # rows and ids of exact parts come first
-    ordered_parts = [*exact_parts, *approximate_parts]
-    indexes = approximate_indexes
+    exact_index = None
     if any(part.passages for part in exact_parts):
         device = settings.index_device or compute.device
         exact_index = _open_exact(exact_parts, metric, per_passage, device, compute.threads)
-        indexes = [exact_index, *approximate_indexes]
-    if not indexes:
-        raise InputError(names[0], None, "no vectors", "at least one")
-    index: SearchableIndex = ShardedIndex(
-        indexes, shards[0].dimension, is_exhaustive=not approximate_indexes
-    )
+    index = _as_one_index(exact_index, approximate_indexes, shards)
     if not is_one_index:
         _log_shards(shards, len(index) // per_passage, metric)
         _require_memory_of_hits(settings, len(index))
-    if len(indexes) == 1:
-        index = indexes[0]
-    ids = folder.PassageIds(ordered_parts)
+    ids = folder.PassageIds([*exact_parts, *approximate_parts])
     return OpenedIndex(
         names,
         index,
@@ -272,6 +262,23 @@ def _open_vectors(
         metric=metric,
         folder_of=ids.folder_of,
     )
+
+
+def _as_one_index(
+    exact_index: SearchableIndex | None,
+    approximate_indexes: Sequence[SearchableIndex],
+    shards: Sequence[Shard],
+) -> SearchableIndex:
+    """Return the indexes of shards as one index, in which the rows of the exact one come first."""
+    if exact_index is None:
+        indexes = list(approximate_indexes)
+    else:
+        indexes = [exact_index, *approximate_indexes]
+    if not indexes:
+        raise InputError(shards[0].name, None, "no vectors", "at least one")
+    if len(indexes) == 1:
+        return indexes[0]
+    return ShardedIndex(indexes, shards[0].dimension, is_exhaustive=not approximate_indexes)
 
 
 def _open_shard(name: str, settings: SearchSettings, compute: ComputeSettings) -> Shard:

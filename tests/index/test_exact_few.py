@@ -24,25 +24,26 @@ def queries():
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("depth", [1, 10, 1250])
 def test_hits_are_those_of_the_search_in_torch(vectors, queries, metric, size, depth):
-    few = CpuExactIndex(vectors, metric, size)
-    for asked in (queries[:0], queries[:1], queries):
-        scores, rows = few.search(asked, depth)
-        expected_scores, expected_rows = ExactIndex(vectors, metric, size).search(asked, depth)
+    index = CpuExactIndex(vectors, metric, size)
+    in_torch = ExactIndex(vectors, metric, size)
+    for count in (0, 1, len(queries)):
+        scores, rows = index.search(queries[:count], depth)
+        expected_scores, expected_rows = in_torch.search(queries[:count], depth)
         np.testing.assert_array_equal(rows, expected_rows)
         np.testing.assert_allclose(scores, expected_scores, rtol=1e-5, atol=1e-5)
 
 
 def test_many_queries_are_searched_for_in_torch(vectors, queries, monkeypatch):
-    few = CpuExactIndex(vectors)
-    scores, rows = few.search(queries, 5)
-    assert "_in_torch" not in vars(few)
+    index = CpuExactIndex(vectors)
+    scores, rows = index.search(queries, 5)
+    assert "_in_torch" not in vars(index)
     monkeypatch.setattr(exact_few, "FEW_PRODUCTS", len(vectors) * DIMENSION)
-    alone = few.search(queries[:1], 5)
-    assert "_in_torch" not in vars(few)
-    together = few.search(queries, 5)
-    assert "_in_torch" in vars(few)
-    np.testing.assert_array_equal(together[1], rows)
-    np.testing.assert_array_equal(alone[0], scores[:1])
+    scores_of_one, _ = index.search(queries[:1], 5)
+    assert "_in_torch" not in vars(index)
+    np.testing.assert_array_equal(scores_of_one, scores[:1])
+    _, rows_in_torch = index.search(queries, 5)
+    assert "_in_torch" in vars(index)
+    np.testing.assert_array_equal(rows_in_torch, rows)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -53,8 +54,9 @@ def test_equal_vectors_have_equal_scores_wherever_they_are(vectors, queries, dty
     for scores_of_query, rows_of_query in zip(scores, rows, strict=True):
         assert len(set(scores_of_query.tolist())) == 7
         # equal scores stand by their rows
-        falls = np.diff(scores_of_query) < 0
-        assert (falls | (np.diff(rows_of_query) > 0)).all()
+        has_lower_score = np.diff(scores_of_query) < 0
+        has_higher_row = np.diff(rows_of_query) > 0
+        assert (has_lower_score | has_higher_row).all()
 
 
 def test_fewer_vectors_than_hits(vectors, queries):

@@ -8,13 +8,17 @@ from denserk.config.retrieval import Metric
 from denserk.errors import DenserkError, NotFiniteError
 from denserk.index import exact_gpu
 from denserk.index.exact_gpu import GpuExactIndex
-from tests.index.test_exact import collection, reference
+from tests.index.test_exact import (
+    KINDS,
+    assert_best_products,
+    assert_neighbours,
+    collection,
+    reference,
+)
 from tests.support.index_folders import whole_numbers
 
-ROWS, QUERIES, DEPTH = 2000, 40, 30
-BLOCK = 300
+BLOCK = 300  # rows
 WAITS_OF_A_SEARCH = 4  # the queries, whether all is finite, scores and rows
-KINDS = ["random", "far", "clustered", "equal", "negative", "cancelling", "wide"]
 
 
 @pytest.fixture
@@ -33,14 +37,12 @@ def gpu(request):
     return None
 
 
-def assert_hits(found, expected):
+def assert_hits(scores, rows, expected_scores, expected_rows):
     """Scores are equal, and rows but for those that tie at the depth."""
-    scores, rows = found
-    expected_scores, expected_rows = expected
     assert (scores == expected_scores).all()
-    above = scores > scores[:, -1:]
-    assert (rows[above] == expected_rows[above]).all()
-    assert all(len(set(line)) == len(line) for line in rows.tolist())
+    is_above_last = scores > scores[:, -1:]
+    assert (rows[is_above_last] == expected_rows[is_above_last]).all()
+    assert all(len(set(rows_of_query)) == len(rows_of_query) for rows_of_query in rows.tolist())
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -50,58 +52,55 @@ def assert_hits(found, expected):
 @pytest.mark.parametrize("metric", Metric)
 def test_ties_passages_and_distances(gpu, monkeypatch, metric, size, dtype, stays):
     monkeypatch.setattr(exact_gpu, "SHARE", 0.5 if stays else 0)
-    vectors, queries = whole_numbers(1, ROWS).astype(dtype), whole_numbers(2, QUERIES)
+    vectors = whole_numbers(1, 2000).astype(dtype)
+    queries = whole_numbers(2, 40)
     index = GpuExactIndex(vectors, metric, "cuda", size)
-    expected_scores, expected_rows = reference(vectors, queries, DEPTH, metric, size)
-    blocks = -(-ROWS // BLOCK)
-    for count in (1, 3, QUERIES, QUERIES):  # from the second time on, blocks that stay are there
+    expected_scores, expected_rows = reference(vectors, queries, 30, metric, size)
+    for count in (1, 3, 40, 40):
         if gpu is not None:
             gpu.waits.clear()
-        found = index.search(queries[:count], DEPTH)
-        assert_hits(found, (expected_scores[:count], expected_rows[:count]))
-        copies_of_blocks = 0 if stays and count > 1 else blocks
+        scores, rows = index.search(queries[:count], 30)
+        assert_hits(scores, rows, expected_scores[:count], expected_rows[:count])
+        # from the second search on, blocks that stay are there
+        copied_blocks = 0 if stays and count > 1 else -(-len(vectors) // BLOCK)
         if gpu is not None:
-            assert gpu.waits.total() <= WAITS_OF_A_SEARCH + copies_of_blocks, gpu.waits
+            assert gpu.waits.total() <= WAITS_OF_A_SEARCH + copied_blocks, gpu.waits
 
 
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("kind", KINDS)
 def test_real_numbers(gpu, kind):
     vectors, queries = collection(kind)
-    products = queries.astype(np.float64) @ vectors.T.astype(np.float64)
-    sorted_products = -np.sort(-products, axis=1)
     index = GpuExactIndex(vectors, device="cuda")
     for count, depth in ((1, 5), (3, 100), (40, 1), (40, 20), (40, 700)):
-        scores, rows = index.search(queries[:count], depth)
-        found = np.take_along_axis(products[:count], rows, 1)
-        lengths = np.linalg.norm(queries[:count, None], axis=2)
-        sizes = lengths * np.linalg.norm(vectors[rows], axis=2)
-        assert (np.abs(found - sorted_products[:count, :depth]) <= 1e-6 * sizes).all()
-        assert (np.abs(scores - found) <= 1e-6 * sizes).all()
-        assert (scores[:, 1:] <= scores[:, :-1]).all()
-        assert all(len(set(line)) == depth for line in rows.tolist())
+        assert_best_products(index, vectors, queries[:count], depth)
 
 
 @pytest.mark.usefixtures("small_blocks")
 def test_equal_vectors_score_alike_in_every_block(gpu):
     vectors, queries = collection("random", 1300, 768)
-    same = np.array([3, 299, 300, 700, 1299])
-    vectors[same] = vectors[3]
+    equal_rows = np.array([3, 299, 300, 700, 1299])
+    vectors[equal_rows] = vectors[3]
     for count in (1, 2, 40):
         _, rows = GpuExactIndex(vectors, device="cuda").search(queries[:count], 1300)
-        for line in rows:
-            first = int(np.flatnonzero(line == 3)[0])
-            assert (line[first : first + len(same)] == same).all()
+        assert_neighbours(rows, equal_rows)
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_fewer_passages_than_asked_for(gpu):
+def test_fewer_passages_than_hits(gpu):
     vectors, queries = collection("random", 10)
     scores, rows = GpuExactIndex(vectors, device="cuda").search(queries, 12)
     assert (np.sort(rows[:, :10]) == np.arange(10)).all()
     assert (rows[:, 10:] == -1).all()
     assert (scores[:, 10:] == -np.inf).all()
-    assert GpuExactIndex(vectors, device="cuda").search(queries[:0], 5)[0].shape == (0, 5)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_no_queries(gpu):
+    vectors, queries = collection("random", 10)
+    scores, rows = GpuExactIndex(vectors, device="cuda").search(queries[:0], 5)
+    assert scores.shape == (0, 5)
+    assert rows.shape == (0, 5)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -118,7 +117,9 @@ def test_a_search_that_failed_leaves_no_part_of_the_vectors(gpu, monkeypatch):
     monkeypatch.setattr(exact_gpu, "BLOCK", BLOCK)
     vectors, queries = collection("random")
 
-    class Unreadable:
+    class FailingFile:
+        """Vectors of which the third block cannot be read."""
+
         shape = vectors.shape
         fails = True
 
@@ -130,22 +131,23 @@ def test_a_search_that_failed_leaves_no_part_of_the_vectors(gpu, monkeypatch):
                 raise OSError
             return vectors[rows]
 
-    stored = Unreadable()
-    index = GpuExactIndex(stored, device="cuda")
+    file = FailingFile()
+    index = GpuExactIndex(file, device="cuda")
     with pytest.raises(OSError):  # noqa: PT011 - that of the file
         index.search(queries, 5)
-    stored.fails = False
-    expected = reference(vectors, queries, 5)[1]
-    assert (index.search(queries, 5)[1] == expected).all()
+    file.fails = False
+    _, rows = index.search(queries, 5)
+    _, expected_rows = reference(vectors, queries, 5)
+    assert (rows == expected_rows).all()
 
 
 def test_lack_of_memory_says_what_to_type(simulated_gpu, monkeypatch):
-    def no_room(*_):
+    def run_out_of_memory(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     vectors, queries = collection("random")
     index = GpuExactIndex(vectors, device="cuda")
-    monkeypatch.setattr(index, "_products", no_room)
+    monkeypatch.setattr(index, "_products", run_out_of_memory)
     with pytest.raises(DenserkError, match="searching on cuda") as caught:
         index.search(queries, 5)
     assert "--query-batch" in str(caught.value.hint)

@@ -88,11 +88,16 @@ def test_a_search_of_all_rows(database, monkeypatch, name, options, milvus_param
 
 
 @pytest.mark.parametrize(
-    ("name", "option"), [("flat", "ef_search"), ("hnsw", "nprobe"), ("ivf", "ef_search")]
+    ("name", "settings"),
+    [
+        ("flat", SearchSettings(ef_search=9)),
+        ("hnsw", SearchSettings(nprobe=9)),
+        ("ivf", SearchSettings(ef_search=9)),
+    ],
 )
-def test_an_option_of_another_type_of_index(database, name, option):
+def test_an_option_of_another_type_of_index(database, name, settings):
     with pytest.raises(UsageError, match=r"--(ef-search|nprobe) 9: .* has an index \w+$"):
-        opened(database, name, SearchSettings(**{option: 9}))
+        opened(database, name, settings)
 
 
 def test_passages_of_several_vectors_are_grouped_without_loss(tmp_path):

@@ -1,3 +1,5 @@
+"""Indexes and searches of Pyserini and Anserini find what denserk finds."""
+
 import json
 import random
 
@@ -10,8 +12,9 @@ from denserk.io.runs import read_run_scores
 from tests.support.peers import run_anserini, run_pyserini
 from tests.support.toy import WORDS
 
-PASSAGES, QUERIES, HITS = 2000, 20, 20
-FORMATS = {"parquet": "ParquetDenseVectorCollection", "json": "JsonDenseVectorCollection"}
+PASSAGES = 2000
+QUERIES = 20
+HITS = 20
 
 
 def denserk(*words):
@@ -26,48 +29,54 @@ def encoded(tiny, tmp_path_factory):
     for Anserini and for Pyserini. queries.tsv: their texts.
     """
     folder = tmp_path_factory.mktemp("encoded")
-    drawn = random.Random(5)
-    texts = [" ".join(drawn.sample(WORDS, 8)) for _ in range(PASSAGES + QUERIES)]
-    passages = [{"_id": f"d{n}", "text": text} for n, text in enumerate(texts[QUERIES:])]
-    (folder / "corpus.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in passages))
-    asked = "".join(f"q{n}\t{text}\n" for n, text in enumerate(texts[:QUERIES]))
-    (folder / "queries.tsv").write_text(asked)
+    generator = random.Random(5)
+
+    def random_text():
+        return " ".join(generator.sample(WORDS, 8))
+
+    with (folder / "queries.tsv").open("w") as file:
+        for number in range(QUERIES):
+            file.write(f"q{number}\t{random_text()}\n")
+    with (folder / "corpus.jsonl").open("w") as file:
+        for number in range(PASSAGES):
+            file.write(json.dumps({"_id": f"d{number}", "text": random_text()}) + "\n")
     (folder / "json").mkdir()
-    with pytest.MonkeyPatch.context() as changed:
-        changed.setattr(vector_formats, "ROWS_A_FILE", PASSAGES // 2 + 1)
-        for option, source, form, output in (
-            ("--corpus", "corpus.jsonl", "parquet", "parquet"),
-            ("--corpus", "corpus.jsonl", "anserini-jsonl", "json/vectors.jsonl"),
-            ("--topics", "queries.tsv", "anserini-jsonl", "queries.jsonl"),
-            ("--topics", "queries.tsv", "pyserini-queries", "queries"),
-        ):
-            denserk(
-                *("encode", "--model", tiny("bert"), "--representation", "mean", "--l2-norm"),
-                *(option, folder / source, "--output-format", form, "--output", folder / output),
-                *("--device", "cpu", "--threads", "1", "--block-size", PASSAGES // 2),
-            )
+
+    def encode(option, source, output_format, output):
+        model = ["--model", tiny("bert"), "--representation", "mean", "--l2-norm"]
+        files = [option, folder / source, "--output", folder / output]
+        how = ["--device", "cpu", "--threads", "1", "--block-size", PASSAGES // 2]
+        denserk("encode", *model, *files, "--output-format", output_format, *how)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(vector_formats, "ROWS_A_FILE", PASSAGES // 2 + 1)
+        encode("--corpus", "corpus.jsonl", "parquet", "parquet")
+        encode("--corpus", "corpus.jsonl", "anserini-jsonl", "json/vectors.jsonl")
+        encode("--topics", "queries.tsv", "anserini-jsonl", "queries.jsonl")
+        encode("--topics", "queries.tsv", "pyserini-queries", "queries")
     return folder
 
 
 @pytest.fixture
-def own_run(encoded, tmp_path):
-    """`own_run(hits, *options of index, search=())`: the index in tmp_path, and its run."""
+def run_of_denserk(encoded, tmp_path):
+    """Build tmp_path/index by denserk, and return its run with some hits."""
 
-    def searched(hits, *options, search=()):
-        made = ("--output", tmp_path / "index", "--threads", "1", *options)
-        denserk("index", "--input", encoded / "parquet", *made)
-        queries = ("--encoded-queries", encoded / "queries.jsonl", "--hits", hits)
-        words = ("--index", tmp_path / "index", "--output", tmp_path / "own", *search)
-        denserk("search", *words, *queries)
-        return read_run_scores(tmp_path / "own")
+    def index_and_search(hits, index_options=(), search_options=()):
+        index = tmp_path / "index"
+        passages = ["--input", encoded / "parquet"]
+        denserk("index", *passages, "--output", index, "--threads", "1", *index_options)
+        queries = ["--encoded-queries", encoded / "queries.jsonl", "--hits", hits]
+        files = ["--index", index, "--output", tmp_path / "denserk.trec"]
+        denserk("search", *files, *queries, *search_options)
+        return read_run_scores(tmp_path / "denserk.trec")
 
-    return searched
+    return index_and_search
 
 
 @pytest.mark.peer
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("feedback", "theirs"),
+    ("options", "pyserini_options"),
     [
         ("", ""),
         ("--prf average --prf-depth 4", "--prf-depth 4"),
@@ -77,28 +86,38 @@ def own_run(encoded, tmp_path):
         ),
     ],
 )
-def test_pyserini_finds_the_same_in_a_quantized_index(encoded, own_run, tmp_path, feedback, theirs):
-    own = own_run(HITS, "--type", "sq8", search=feedback.split())
+def test_pyserini_finds_the_same_in_a_quantized_index(
+    encoded, run_of_denserk, tmp_path, options, pyserini_options
+):
+    hits_of_queries = run_of_denserk(HITS, ["--type", "sq8"], options.split())
     run_pyserini(
         'import runpy; runpy.run_module("pyserini.search.faiss", run_name="__main__")',
         *("--index", tmp_path / "index", "--topics", encoded / "queries.tsv"),
         *("--encoded-queries", encoded / "queries", "--hits", str(HITS)),
-        *("--output", tmp_path / "theirs", *theirs.split()),
+        *("--output", tmp_path / "pyserini.trec", *pyserini_options.split()),
         folder=tmp_path,
     )
-    theirs = read_run_scores(tmp_path / "theirs")
-    assert {qid: [*hits] for qid, hits in own.items()} == {q: [*hits] for q, hits in theirs.items()}
-    for qid, hits in own.items():
-        np.testing.assert_allclose([*hits.values()], [*theirs[qid].values()], atol=2e-6)
+    pyserini_run = read_run_scores(tmp_path / "pyserini.trec")
+    assert pyserini_run.keys() == hits_of_queries.keys()
+    for qid, hits in hits_of_queries.items():
+        pyserini_hits = pyserini_run[qid]
+        assert list(hits) == list(pyserini_hits)
+        np.testing.assert_allclose(list(hits.values()), list(pyserini_hits.values()), atol=2e-6)
 
 
 @pytest.mark.peer
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FORMATS)
-def test_lucenes_flat_index_ranks_as_exact_search(encoded, own_run, tmp_path, form):
+@pytest.mark.parametrize(
+    ("vectors_format", "collection"),
+    [("parquet", "ParquetDenseVectorCollection"), ("json", "JsonDenseVectorCollection")],
+)
+def test_lucenes_flat_index_ranks_as_exact_search(
+    encoded, run_of_denserk, tmp_path, vectors_format, collection
+):
     run_anserini(
         "index.IndexFlatDenseVectors",
-        *("-collection", FORMATS[form], "-input", encoded / form, "-index", tmp_path / "lucene"),
+        *("-collection", collection, "-input", encoded / vectors_format),
+        *("-index", tmp_path / "lucene"),
         *("-generator", "DenseVectorDocumentGenerator", "-threads", "1"),
         folder=tmp_path,
     )
@@ -106,14 +125,17 @@ def test_lucenes_flat_index_ranks_as_exact_search(encoded, own_run, tmp_path, fo
         "search.SearchFlatDenseVectors",
         *("-index", tmp_path / "lucene", "-topics", encoded / "queries.jsonl"),
         *("-topicReader", "JsonStringVector", "-topicField", "vector", "-threads", "1"),
-        *("-hits", str(HITS), "-output", tmp_path / "theirs"),
+        *("-hits", str(HITS), "-output", tmp_path / "lucene.trec"),
         folder=tmp_path,
     )
-    exact, theirs = own_run(PASSAGES), read_run_scores(tmp_path / "theirs")
-    assert theirs.keys() == exact.keys()
-    for qid, hits in theirs.items():
-        # Lucene has no negative scores; what is equal up to six decimals may change places
-        own = [(1 + exact[qid][docid]) / 2 for docid in hits]
-        best = [(1 + score) / 2 for score in [*exact[qid].values()][:HITS]]
-        np.testing.assert_allclose([*hits.values()], own, atol=2e-6)
-        np.testing.assert_allclose([*hits.values()], best, atol=2e-6)
+    exact_run = run_of_denserk(PASSAGES)
+    lucene_run = read_run_scores(tmp_path / "lucene.trec")
+    assert lucene_run.keys() == exact_run.keys()
+    for qid, lucene_hits in lucene_run.items():
+        lucene_scores = list(lucene_hits.values())
+        # what is equal up to six decimals may change places
+        exact_scores = [exact_run[qid][docid] for docid in lucene_hits]
+        best_scores = list(exact_run[qid].values())[:HITS]
+        # Lucene has no negative scores: it writes (1 + score) / 2
+        np.testing.assert_allclose(lucene_scores, (1 + np.array(exact_scores)) / 2, atol=2e-6)
+        np.testing.assert_allclose(lucene_scores, (1 + np.array(best_scores)) / 2, atol=2e-6)
