@@ -16,7 +16,7 @@ from denserk.evaluation.measures import Measure, needs_subtopics, parse_measures
 from denserk.evaluation.results import Grades
 from denserk.index.fused_runs import FusedRuns
 from denserk.index.fusion import Weights
-from denserk.index.searcher import Ranking
+from denserk.index.ranking import Ranking
 from denserk.io.files import some
 from denserk.io.run_columns import RankedList
 from denserk.records import best_first

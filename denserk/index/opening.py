@@ -17,23 +17,16 @@ from numpy.typing import NDArray
 from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import BM25_ENGINES, Engine, Metric, SearchSettings
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.index import folder
+from denserk.index import folder, inputs, mapped_files
 from denserk.index.bm25 import Bm25Index, recorded_bm25
+from denserk.index.engines import Rows, Scores, SearchableIndex, ShardedIndex
 from denserk.index.exact_few import CpuExactIndex
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.language_hints import language_hint
 from denserk.index.lucene import PROCESS_HITS, LuceneIndex
 from denserk.index.memory import require_memory
 from denserk.index.milvus import MilvusIndex
-from denserk.index.searcher import (
-    TAIL,
-    PassageNames,
-    Rows,
-    Scores,
-    SearchableIndex,
-    Searcher,
-    ShardedIndex,
-)
+from denserk.index.searcher import TAIL, PassageNames, Searcher
 from denserk.index.terms import Span, bigram_spans, has_bigrams, word_spans
 from denserk.io import vectors
 from denserk.io.files import some
@@ -184,7 +177,7 @@ class Shard:
     manifest: Manifest | None  # None if another tool wrote it
     vectors_per_passage: int
     dimension: int
-    parts: Sequence[folder.Part]
+    parts: Sequence[mapped_files.Part]
     metric: Metric | None = None  # None for a vector folder
     approximate: FaissIndex | None = None
 
@@ -199,7 +192,7 @@ def open_index(
     What is opened is one version of each folder. If a folder is replaced later, the open index goes
     on to answer from the old one, or raises a BeingWrittenError where it has to open more files.
     """
-    names = folder.expanded(indexes, "--index")
+    names = inputs.expanded(indexes, "--index")
     for name in names:
         if Path(name).is_file():
             hint = (
@@ -231,8 +224,8 @@ def _open_vectors(
     _require_one_index(shards)
     metric = _common_metric(shards)
     per_passage = shards[0].vectors_per_passage
-    exact_parts: list[folder.Part] = []
-    approximate_parts: list[folder.Part] = []
+    exact_parts: list[mapped_files.Part] = []
+    approximate_parts: list[mapped_files.Part] = []
     approximate_indexes: list[SearchableIndex] = []
     for shard in shards:
         if shard.approximate is None:
@@ -250,7 +243,7 @@ def _open_vectors(
     if not is_one_index:
         _log_shards(shards, len(index) // per_passage, metric)
         _require_memory_of_hits(settings, len(index))
-    ids = folder.PassageIds([*exact_parts, *approximate_parts])
+    ids = mapped_files.PassageIds([*exact_parts, *approximate_parts])
     return OpenedIndex(
         names,
         index,
@@ -303,7 +296,7 @@ def _open_shard(name: str, settings: SearchSettings, compute: ComputeSettings) -
         rows = len(approximate)
         dimension = approximate.dimension
         metric = approximate.metric
-    part = folder.Part(
+    part = mapped_files.Part(
         name,
         path.with_name(folder.DOCID),
         passages=rows // per_passage,
@@ -321,7 +314,7 @@ def _open_vector_folder(name: str, version: Version) -> Shard:
     per_passage = opened.vectors_per_passage
     parts = []
     for block in opened.finished:
-        part = folder.Part(
+        part = mapped_files.Part(
             name,
             opened.ids_of(block),
             passages=block.count,
@@ -342,17 +335,17 @@ def _map_rows(path: Path, version: Version) -> NDArray[np.float32]:
 
 def _require_one_index(shards: Sequence[Shard]) -> None:
     """Raise a MismatchError for shards that cannot be searched as one index."""
-    folder.require_same("dimensions", [(shard.name, shard.dimension) for shard in shards])
-    folder.require_same(
+    inputs.require_same("dimensions", [(shard.name, shard.dimension) for shard in shards])
+    inputs.require_same(
         "vectors per passage", [(shard.name, shard.vectors_per_passage) for shard in shards]
     )
     metrics = [(shard.name, shard.metric) for shard in shards if shard.metric is not None]
-    folder.require_same("as its metric", metrics)
+    inputs.require_same("as its metric", metrics)
     manifests = [(shard.name, shard.manifest) for shard in shards]
     with_model = [(name, manifest) for name, manifest in manifests if model_of(manifest)]
     if with_model:
         common_model(with_model)
-    folder.check_shards(manifests)
+    inputs.check_shards(manifests)
     message = mixed_precision(manifests)
     if message is not None:
         logger.warning(f"{message}, and so differ by rounding")
@@ -386,14 +379,14 @@ def _require_memory_of_hits(settings: SearchSettings, rows: int) -> None:
 
 
 def _open_exact(
-    parts: Sequence[folder.Part],
+    parts: Sequence[mapped_files.Part],
     metric: Metric,
     vectors_per_passage: int,
     device: str,
     threads: int | None,
 ) -> SearchableIndex:
     """Open the exact search: on the device given, or on a GPU if there is one."""
-    stored = folder.ChainedVectors(parts)
+    stored = mapped_files.ChainedVectors(parts)
     if is_surely_cpu(device):
         return CpuExactIndex(stored, metric, vectors_per_passage, threads)
     import torch
@@ -429,8 +422,8 @@ def _open_bm25(
         ids = lucene.names
     else:
         index = Bm25Index(path, bm25, threads)
-        part = folder.Part(name, path / folder.DOCID, len(index), version=version)
-        passage_ids = folder.PassageIds([part])
+        part = mapped_files.Part(name, path / folder.DOCID, len(index), version=version)
+        passage_ids = mapped_files.PassageIds([part])
         ids = passage_ids
         folder_of = passage_ids.folder_of
     return OpenedIndex(
