@@ -99,7 +99,7 @@ def read_run_hits(
     path: str | Path, format: RunFormat | None = None
 ) -> Iterator[RankedList | HitColumns]:
     """Yield the hits of a run query by query as `read_run`, clean lines column by column."""
-    return _RunFile(path, format).grouped()
+    return _RunFile(path, format).hits_by_query()
 
 
 def read_run_scores(
@@ -110,7 +110,7 @@ def read_run_scores(
     With `by_rank` a score is the negative rank.
     """
     run: dict[str, dict[str, float]] = {}
-    for query_hits in _RunFile(path, format, by_rank).queries():
+    for query_hits in _RunFile(path, format, by_rank).consecutive_hits():
         hits = query_hits.as_lists()
         scores = run.setdefault(hits.qid, {})
         for docid, score, line in zip(hits.docids, hits.scores, hits.lines, strict=True):
@@ -211,7 +211,7 @@ class RunLookup:
             files.write_errors(copy.path),
             track(f"reading {files.display_name(path)}", None, "queries") as progress,
         ):
-            for hits in run.grouped():
+            for hits in run.hits_by_query():
                 if isinstance(hits, HitColumns):
                     record = RankedWords(hits.words, hits.scores).packed()
                     self._packed.add(hits.qid)
@@ -256,11 +256,11 @@ class _RunFile:
     order: tuple[Column, ...] = ()  # of the columns; empty in JSON
     is_quoted: bool = False  # as the header is: write.table of R quotes every string
 
-    def grouped(self) -> Iterator[RankedList | HitColumns]:
+    def hits_by_query(self) -> Iterator[RankedList | HitColumns]:
         """Yield the hits of each query, whose lines must be consecutive."""
         finished: set[str] = set()
         previous_qid = ""
-        for hits in self.queries():
+        for hits in self.consecutive_hits():
             if hits.qid in finished:
                 found = f"query {hits.qid} again after query {previous_qid}"
                 expected = "the lines of a query together"
@@ -270,7 +270,7 @@ class _RunFile:
             previous_qid = hits.qid
             yield hits
 
-    def queries(self) -> Iterator[RankedList | HitColumns]:
+    def consecutive_hits(self) -> Iterator[RankedList | HitColumns]:
         """Yield the hits of consecutive lines of one query, each passage once."""
         for _, hits_of_blocks in groupby(self.hits_of_blocks(), attrgetter("qid")):
             hits = join_hits(list(hits_of_blocks))
@@ -308,17 +308,17 @@ class _RunFile:
                     hits = self._parse(block, first_line)
                 yield from hits
 
-    def _begin(self, block: bytes, number: int) -> int | None:
+    def _begin(self, block: bytes, first_line: int) -> int | None:
         """Decide format and order of the columns by the first block that is not blank.
 
         Returns the number of lines to the end of the header, 0 without one; None where all lines
-        are blank. `number` is that of the first line of the block.
+        are blank. `first_line` is the number of the block's first line.
         """
         head = FileHead(block)
         line_in_block, text = head.record_line
         if not text:
             return None
-        line = number + line_in_block - 1
+        line = first_line + line_in_block - 1
         is_json = self.format in JSON_FORMATS or files.is_json(text.encode())
         header = None if is_json else self._read_header(text, line)
         if header is not None:
@@ -371,7 +371,7 @@ class _RunFile:
         )
         raise unread_error or self._wrong_columns(line, head.terms)
 
-    def _by_column(self, block: bytes, number: int) -> Iterator[RankedList | HitColumns] | None:
+    def _by_column(self, block: bytes, first_line: int) -> Iterator[RankedList | HitColumns] | None:
         """Read a large block column by column if its lines are clean; else return None.
 
         With `by_rank` every block is read line by line.
@@ -380,14 +380,14 @@ class _RunFile:
         if len(block) <= SMALL_BLOCK or self.by_rank or not has_columns:
             return None
         hits = read_block(block, self.order, has_ranks=self.format is RunFormat.MSMARCO)
-        return None if hits is None else hits.hits(number)
+        return None if hits is None else hits.by_query(first_line)
 
-    def _parse(self, block: bytes, number: int) -> Iterator[RankedList]:
+    def _parse(self, block: bytes, first_line: int) -> Iterator[RankedList]:
         """Parse a block line by line, or the object that it is."""
         if self.format is RunFormat.JSON:
             yield from self._object(block)
             return
-        lines = enumerate(block.split(b"\n"), number)
+        lines = enumerate(block.split(b"\n"), first_line)
         if self.format is RunFormat.JSONL:
             hits = self._records(lines)
         elif self.format is RunFormat.MTEB:
@@ -449,10 +449,10 @@ class _RunFile:
             hint = QRELS_NAMES_HINT if is_qrels else None
             raise InputError(self.path, line, found, COLUMNS[RunFormat.JSONL], hint)
         return JsonKeys(
-            keys[Column.QUERY_ID],
-            keys[Column.PASSAGE_ID],
-            keys.get(Column.RANK, WRITTEN_KEYS.rank),
-            keys[Column.SCORE],
+            qid=keys[Column.QUERY_ID],
+            docid=keys[Column.PASSAGE_ID],
+            rank=keys.get(Column.RANK, WRITTEN_KEYS.rank),
+            score=keys[Column.SCORE],
         )
 
     def _object(self, data: bytes) -> Iterator[RankedList]:
