@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from denserk.config.retrieval import FusionSettings
 from denserk.errors import MismatchError, UsageError
-from denserk.evaluation.evaluator import Evaluator, needed_depth, prune_hits
+from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import Measure, needs_subtopics, parse_measures, summarize
+from denserk.evaluation.needed_hits import needed_depth, prune_hits
 from denserk.evaluation.results import Grades
 from denserk.index.fused_runs import FusedRuns
 from denserk.index.fusion import Weights
