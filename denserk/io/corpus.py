@@ -521,10 +521,10 @@ class _CorpusFile(NamedTuple):
             column_names.log_header(header, self.path, line)
             next(lines)
             return self._rows_below_header(header, lines)
-        names = [cell.strip().strip('"').strip() for cell in cells]
+        names = column_names.cell_names(cells)
         if self._are_names_of_fields(names):
             next(lines)
-            is_quoted = all(cell.strip().startswith('"') for cell in cells)
+            is_quoted = column_names.are_quoted(cells)
             rows = _table_rows(lines, names, None, self.path, is_quoted=is_quoted)
             return _Rows(None, rows)
         column_names.report_record(cells, Table.CORPUS, self.path, line)
