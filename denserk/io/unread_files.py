@@ -219,8 +219,10 @@ def choose_keys(records: Sequence[Mapping[str, Any]], table: Table) -> dict[str,
     {'_id': 'doc_key', 'title': 'headline', 'text': 'body_text'}
     """
     is_corpus = table is Table.CORPUS
+    id_column = Column.PASSAGE_ID if is_corpus else Column.QUERY_ID
+    text_column = Column.TEXT if is_corpus else Column.QUERY
     by_meaning = columns_by_meaning(records[0], table)
-    id_key = by_meaning.get(Column.PASSAGE_ID if is_corpus else Column.QUERY_ID)
+    id_key = by_meaning.get(id_column)
     if id_key is None:
         id_key = next(filter(is_id_name, records[0]), None)
     lengths = _text_lengths(records)
@@ -229,7 +231,7 @@ def choose_keys(records: Sequence[Mapping[str, Any]], table: Table) -> dict[str,
     if not lengths:
         return None
     title_key = by_meaning.get(Column.TITLE)
-    text_key = by_meaning.get(Column.TEXT if is_corpus else Column.QUERY)
+    text_key = by_meaning.get(text_column)
     if text_key not in lengths:
         text_key = _longest_key(lengths, title_key)
     keys = {}
