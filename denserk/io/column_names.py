@@ -406,44 +406,44 @@ def training_columns(names: Sequence[Any], *, ids: bool = False) -> TrainingColu
     >>> print(training_columns(["text1", "text2", "text3"]))
     query: text1, positive: text2, negative: text3
     """
-    names_of, unknown = _sort_training_names(names, ids)
-    label = _take_names(names_of, Column.LABEL)
+    names_by_column, positional_names = _sort_training_names(names, ids)
+    label = _take_names(names_by_column, Column.LABEL)
     query_id: list[Any] = []
     if ids:
-        query = _take_names(names_of, Column.QUERY_ID, Column.QUERY)
-        positives = _take_names(names_of, Column.POSITIVE_ID, Column.POSITIVE)
-        negatives = _take_names(names_of, Column.NEGATIVE_ID, Column.NEGATIVE)
+        query = _take_names(names_by_column, Column.QUERY_ID, Column.QUERY)
+        positives = _take_names(names_by_column, Column.POSITIVE_ID, Column.POSITIVE)
+        negatives = _take_names(names_by_column, Column.NEGATIVE_ID, Column.NEGATIVE)
     else:
-        query = _take_names(names_of, Column.QUERY)
-        query_id = _take_names(names_of, Column.QUERY_ID)
-        positives = _take_names(names_of, Column.POSITIVE, Column.TEXT)
-        negatives = _take_names(names_of, Column.NEGATIVE)
-    for name in unknown:
+        query = _take_names(names_by_column, Column.QUERY)
+        query_id = _take_names(names_by_column, Column.QUERY_ID)
+        positives = _take_names(names_by_column, Column.POSITIVE, Column.TEXT)
+        negatives = _take_names(names_by_column, Column.NEGATIVE)
+    for name in positional_names:
         if not query:
             query = [name]
         elif not positives:
             positives = [name]
         else:
             negatives = [*negatives, name]
-    order = [name for name in names if name not in label]
-    is_named = any(isinstance(name, str) for name in unknown)
+    texts_or_ids = [name for name in names if name not in label]
+    has_unknown_name = any(isinstance(name, str) for name in positional_names)
     return TrainingColumns(
         query=query[0] if query else None,
         positives=tuple(positives),
         negatives=tuple(negatives),
         query_id=query_id[0] if query_id else None,
         label=label[0] if label else None,
-        ignored=tuple(chain.from_iterable(names_of.values())),
-        by_position=tuple(unknown),
-        is_in_order=not is_named and [*query, *positives, *negatives] == order,
+        ignored=tuple(chain.from_iterable(names_by_column.values())),
+        by_position=tuple(positional_names),
+        is_in_order=not has_unknown_name and [*query, *positives, *negatives] == texts_or_ids,
     )
 
 
-def _take_names(names_of: dict[Column, list[Any]], *columns: Column) -> list[Any]:
+def _take_names(names_by_column: dict[Column, list[Any]], *columns: Column) -> list[Any]:
     """Remove and return the names of the first of some meanings that is there; [] of none."""
     for column in columns:
-        if column in names_of:
-            return names_of.pop(column)
+        if column in names_by_column:
+            return names_by_column.pop(column)
     return []
 
 
@@ -453,19 +453,19 @@ def _sort_training_names(
     """Return the names of each known meaning, and those that only their position explains."""
     columns: list[Column | None] = []
     for name in names:
-        is_position = not isinstance(name, str)
+        is_position = not isinstance(name, str)  # of a column without a name
         columns.append(None if is_position else column_of(name, Table.TRAINING))
     unused = {Column.EXTRA, Column.TEXT} if ids else set()
     # beside a query, a `passage` is the positive where none is named so
     if Column.POSITIVE in columns or Column.QUERY not in columns:
         unused.add(Column.TEXT)
     single = (Column.QUERY, Column.QUERY_ID, Column.TEXT, Column.LABEL)
-    names_of: dict[Column, list[Any]] = {}
-    unknown = []
+    names_by_column: dict[Column, list[Any]] = {}
+    positional_names = []
     for name, column in zip(names, columns, strict=True):
-        is_second = column in single and column in names_of
+        is_second = column in single and column in names_by_column
         if column is None or column in unused or is_second:
-            unknown.append(name)
+            positional_names.append(name)
         else:
-            names_of.setdefault(column, []).append(name)
-    return names_of, unknown
+            names_by_column.setdefault(column, []).append(name)
+    return names_by_column, positional_names
