@@ -1121,10 +1121,10 @@ def is_folder_of_relations(names: AbstractSet[str]) -> bool:
     return any(map(is_relation_file, names))
 
 
-*_FIRST_MODEL_FILES, _LAST_MODEL_FILE = [f"`{name}`" for name in MODEL_FILES]
+QUOTED_MODEL_FILES = [f"`{name}`" for name in MODEL_FILES]
 FOLDER_RULES: Sequence[FolderRule] = (
     FolderRule(
-        f"{', '.join(_FIRST_MODEL_FILES)} or {_LAST_MODEL_FILE}",
+        f"{', '.join(QUOTED_MODEL_FILES[:-1])} or {QUOTED_MODEL_FILES[-1]}",
         is_model_folder,
         {Kind.MODEL: None},
     ),
