@@ -53,7 +53,11 @@ def pool_last(hidden: Tensor, mask: Tensor) -> Tensor:
 
 
 def truncated(vectors: Tensor, size: int | None, *, l2_norm: bool) -> Tensor:
-    """Keep the first `size` dimensions, or all, and then normalise: (..., D) -> (..., size)."""
+    """Keep the first `size` dimensions, or all, and then normalise: (..., D) -> (..., size).
+
+    >>> truncated(torch.tensor([3.0, 4.0, 9.0]), 2, l2_norm=True)
+    tensor([0.6000, 0.8000])
+    """
     vectors = vectors[..., :size]
     return F.normalize(vectors, dim=-1) if l2_norm else vectors
 
