@@ -292,16 +292,20 @@ def as_in_earlier_work(compute: ComputeSettings, earlier: Manifest | None) -> Co
     if compute.batch_tokens is None:
         compute = replace(compute, batch_tokens=earlier.settings.get("batch_tokens"))
     if compute.dtype is DtypeChoice.AUTO:
-        dtype = Dtype(earlier_model.get("dtype") or Dtype.FLOAT32)
-        device = devices.use_device(compute.device)
-        # a CPU computes no float16: that the device is another one is an error later
-        if device.type != "cpu" or dtype is not Dtype.FLOAT16:
-            compute = replace(compute, dtype=DtypeChoice(dtype))
-            message = f"computing in {dtype}, as before"
-            if not devices.computes_in(dtype, device):
-                message += "; to start over in float32: --overwrite --dtype float32"
-            logger.info(message)
+        compute = in_precision(Dtype(earlier_model.get("dtype") or Dtype.FLOAT32), compute)
     return compute
+
+
+def in_precision(dtype: Dtype, compute: ComputeSettings) -> ComputeSettings:
+    """Return the settings with the precision of earlier work, and log it."""
+    device = devices.use_device(compute.device)
+    if device.type == "cpu" and dtype is Dtype.FLOAT16:
+        return compute  # a CPU computes no float16: that the device is another is an error later
+    message = f"computing in {dtype}, as before"
+    if not devices.computes_in(dtype, device):
+        message += "; to start over in float32: --overwrite --dtype float32"
+    logger.info(message)
+    return replace(compute, dtype=DtypeChoice(dtype))
 
 
 def choose_workers(settings: EncodeSettings, encoder: TextEncoder) -> int:
