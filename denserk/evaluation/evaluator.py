@@ -43,22 +43,18 @@ logger = logging.getLogger(__name__)
 
 
 class NeededHits(NamedTuple):
-    """The hits of a query that measures need, and how many score as a hit above.
-
-    Ties are counted down to the last hit that is needed, among hits that are not needed, too.
-    """
+    """The hits of a query that measures need, and the ties that may change their order."""
 
     scores: dict[str, float]  # by passage
+    # how many hits, needed or not, have the score of a hit above, down to the last one needed
     ties: int = 0
 
 
 class SelectedHits(NamedTuple):
-    """The hits of a run that are evaluated, and how many hits of each query score as one above.
-
-    `ties` is None where the run has all hits, of which `Evaluator.evaluate` counts them.
-    """
+    """The hits of a run that are evaluated, and the ties among the hits that it had."""
 
     run: Run
+    # by query, where there are some; None where the run has all hits: `Evaluator` counts them
     ties: Mapping[str, int] | None = None
 
 
@@ -75,14 +71,14 @@ ENDINGS = re.compile(r"(?<=.)(\.(gz|txt|tsv|trec|run|jsonl?))+$")  # of runs
 def read_judgments(
     source: str, measures: Sequence[Measure]
 ) -> tuple[dict[str, dict[str, int]], list[Qrel]]:
-    """Read grades by query and passage, and for measures of sub-topics all judgments.
+    """Read grades by query and passage, and for measures of sub-topics also the qrels as a list.
 
     A passage may have a grade for each sub-topic only if all measures are of sub-topics.
     """
-    of_subtopics = [needs_subtopics(measure) for measure in measures]
-    if not any(of_subtopics):
+    need_subtopics = [needs_subtopics(measure) for measure in measures]
+    if not any(need_subtopics):
         return read_qrels_map(source), []
-    qrels = list(read_qrels(source, by_subtopic=all(of_subtopics)))
+    qrels = list(read_qrels(source, by_subtopic=all(need_subtopics)))
     return grades_by_query(qrels), qrels
 
 
@@ -90,12 +86,14 @@ def read_hits(path: str, settings: EvaluationSettings, keep: Keep | None = None)
     """Read the hits of a run that are evaluated.
 
     `keep` returns the hits of a query that are needed. Where the lines of each query are together,
-    others are never in memory; standard input and pipes are read whole, as they are read only once.
+    others are never in memory. Standard input and pipes are read whole: they can be read only once,
+    and a run whose lines are not together is read again.
     """
     by_rank = settings.order is RunOrder.RANK
     changes_hits = by_rank or settings.remove_query or settings.max_hits is not None
     if keep is not None and not changes_hits and Path(path).is_file():
-        with suppress(InputError):  # lines of a query apart, or an error that is raised below
+        # the lines of a query are not together, or an error that is raised again below
+        with suppress(InputError):
             return _needed_hits(read_run_hits(path), keep)
     return select_hits(read_run_scores(path, by_rank=by_rank), settings, keep)
 
@@ -147,7 +145,8 @@ def needed_depth(measures: Iterable[Measure]) -> float | None:
         if provider.NAME not in ("pytrec_eval", "msmarco"):
             return None
         for measure in measures_of_provider:
-            if measure.NAME not in RANKED or measure.params.get("rel", 1) < 1:
+            counts_unjudged_hits = measure.params.get("rel", 1) < 1  # as of grade 0
+            if measure.NAME not in RANKED or counts_unjudged_hits:
                 return None
             depth = max(depth, _depth_of(measure))
     return depth
@@ -175,7 +174,9 @@ def ordered_depth(measures: Sequence[Measure], depth: float) -> float:
     ordered: float = 0
     for measure in map(underlying, measures):
         depth_of_measure = _depth_of(measure)
-        if depth_of_measure < depth or measure.NAME not in UNORDERED:
+        # hits below `depth` are left out, so above it a measure without order needs no ranks
+        needs_only_depth = measure.NAME in UNORDERED and depth_of_measure >= depth
+        if not needs_only_depth:
             ordered = max(ordered, depth_of_measure)
     return ordered
 
@@ -350,7 +351,8 @@ class Evaluator:
         self.queries = tuple(judgments)
         self._judgments = judgments
         self.complete = complete
-        self._counts: dict[str, dict[str, float]] = {}  # as `trec_eval -c` counts them
+        # measures of the judgments alone, as `trec_eval -c` counts them: the same for every run
+        self._counts: dict[str, dict[str, float]] = {}  # measure -> query id -> count
         for measure in self.measures:
             if measure.NAME == "NumQ":
                 self._counts[str(measure)] = dict.fromkeys(judgments, 1)
@@ -358,9 +360,10 @@ class Evaluator:
                 self._counts[str(measure)] = _count_relevant(judgments, measure["rel"])
         self._groups = measure_groups(self.measures, Judgments(judgments, qrels, source))
         self.providers: dict[str, tuple[str, ...]] = {}
-        for group in self._groups:
-            names = self.providers.get(group.provider.NAME, ())
-            self.providers[group.provider.NAME] = (*names, *map(str, group.measures))
+        for group in self._groups:  # a provider may have several
+            provider = group.provider.NAME
+            names = [str(measure) for measure in group.measures]
+            self.providers[provider] = (*self.providers.get(provider, ()), *names)
 
     def evaluate(self, name: str, run: Run, ties: Mapping[str, int] | None = None) -> RunResult:
         """Measure one run; a MismatchError says that none of its queries is judged.
@@ -399,7 +402,10 @@ class Evaluator:
         )
 
     def _values_by_query(self, run: Run) -> dict[str, dict[str, float]]:
-        """Return measure -> query id -> value, of the queries that count."""
+        """Return measure -> query id -> value, of the queries that count.
+
+        A measure may lack a value: Accuracy has none for a query without a relevant hit.
+        """
         values = dict(self._counts)
         for group in self._groups:
             values |= group.values(run)
@@ -428,7 +434,10 @@ class Evaluator:
         return passage
 
     def result(self, runs: Sequence[RunResult], level: int = 1) -> EvaluationResult:
-        """Return the results of several runs as one; log what is remarkable."""
+        """Return the results of several runs as one, and log the remarks on them.
+
+        `level` is the lowest grade that counted as relevant.
+        """
         result = EvaluationResult(self.measures, level, self.queries, tuple(runs), self.providers)
         for run in runs:
             for severity, sentence in remarks(run, result, self.complete):
@@ -458,7 +467,7 @@ def over_seeds(result: EvaluationResult) -> EvaluationResult:
     """Return one result for each system: means over its runs, whose names end in their seeds."""
     runs_by_system: dict[str, list[RunResult]] = {}
     for run in result.runs:
-        system = SEED.sub("", run.name) or run.name
+        system = SEED.sub("", run.name) or run.name  # a name may be nothing but a seed: "-1"
         runs_by_system.setdefault(system, []).append(run)
     systems = [_mean_of_runs(name, runs) for name, runs in runs_by_system.items()]
     return replace(result, runs=tuple(systems))
@@ -523,6 +532,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 def _short_name(path: str) -> str:
+    """Return a run's file name without its endings."""
     if path == STREAM:
         return "stdin"
     return ENDINGS.sub("", Path(path).name)
