@@ -50,7 +50,7 @@ HELP_ALL = option_parameter(
 
 @dataclasses.dataclass(frozen=True)
 class OptionGroup:
-    """A parameter of a command's function whose value is made of options."""
+    """A parameter of a command's function, or field of its `ModelOptions`, made of options."""
 
     name: str
     classes: tuple[type[Any], ...]  # their fields are the options
@@ -263,12 +263,13 @@ def run_command(command_function: CommandFunction, values: Values) -> Any:
     option_values = typed_options(source, given_values, *command_function.classes)
     group_values = {group.name: group.value(option_values) for group in command_function.groups}
     named_values = arguments | _values_by_option(group_values.values())
-    parameters = arguments | group_values
+    keywords = arguments | group_values
     for name in command_function.model_parameters:
-        model_options = {field: parameters.pop(field) for field in ModelOptions._fields}
-        parameters[name] = ModelOptions(**model_options)
+        # the function takes these groups as the fields of one parameter
+        model_options = {field: keywords.pop(field) for field in ModelOptions._fields}
+        keywords[name] = ModelOptions(**model_options)
     with claimed_files(named_values, file_outputs(*command_function.classes)):
-        return command_function.function(**parameters)
+        return command_function.function(**keywords)
 
 
 def _values_by_option(group_values: Iterable[Any]) -> dict[str, Any]:

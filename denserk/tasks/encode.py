@@ -165,12 +165,12 @@ def _encode(
         manifest = describe_update(copied_vectors, manifest)
 
     writer = None  # of a folder; other formats are written in one pass
-    finished: Finished = {}
+    finished_blocks: Finished = {}
     if settings.output_format is VectorFormat.NPY:
         writer = open_folder(settings, manifest, encoder, initial.resumed_manifest)
-        finished = dict(writer.finished)  # a copy: the writer adds this run's blocks
+        finished_blocks = dict(writer.finished)  # a copy: the writer adds this run's blocks
     workers = choose_workers(settings, encoder)
-    block_encoder = BlockEncoder(settings, encoder, finished, copied_vectors, workers)
+    block_encoder = BlockEncoder(settings, encoder, finished_blocks, copied_vectors, workers)
     numbered_blocks = texts.blocks(block_size, start, stop)
     if settings.source != STREAM:
         numbered_blocks = read_ahead(numbered_blocks)
@@ -473,7 +473,7 @@ def open_folder(
     """Return this process' writer of the folder, which the main process prepares."""
     folder = Path(settings.output)
 
-    def start() -> tuple[Manifest, Finished]:
+    def prepare() -> tuple[Manifest, Finished]:
         prepare_folder(
             folder, overwrite=settings.overwrite, resume=settings.resume, restorable=True
         )
@@ -484,7 +484,7 @@ def open_folder(
             encoder.save_int8(folder)
         return manifest, finished
 
-    main_manifest, finished = devices.from_main_process(start)
+    main_manifest, finished = devices.from_main_process(prepare)
     rank, _ = devices.world()
     if rank != 0:
         # another machine may have another model of this name, or another device
@@ -497,21 +497,21 @@ def open_folder(
 class BlockEncoder:
     """Encodes this process' blocks; `result` counts its work.
 
-    `finished` are the blocks that the output had before, `copied_vectors` those of --update;
-    `workers` threads tokenize.
+    `finished_blocks` are those that the output had before; `copied_vectors` are of --update;
+    `workers` is the number of threads that tokenize.
     """
 
     def __init__(
         self,
         settings: EncodeSettings,
         encoder: TextEncoder,
-        finished: Finished,
+        finished_blocks: Finished,
         copied_vectors: EncodedTexts | None,
         workers: int,
     ) -> None:
         self._settings = settings
         self._encoder = encoder
-        self._finished = finished
+        self._finished_blocks = finished_blocks
         self._copied_vectors = copied_vectors
         self._workers = workers
         self._rank, self._processes = devices.world()
@@ -527,18 +527,18 @@ class BlockEncoder:
         """
         settings = self._settings
         result = self.result
-        unread_blocks = set(self._finished)
-        started = time.perf_counter()
+        unread_blocks = set(self._finished_blocks)
+        start_time = time.perf_counter()
         for prepared in prefetch(self._prepare, numbered_blocks, self._workers):
             unread_blocks.discard(prepared.block.number)
             result.copied += prepared.copied
             if prepared.planned is None:
                 advance(prepared.block.count)
                 if not result.encoded:  # skipped blocks before the first work take no time
-                    started = time.perf_counter()
+                    start_time = time.perf_counter()
                 continue
             vectors = self._vectors(prepared, prepared.planned, advance)
-            result.seconds = time.perf_counter() - started
+            result.seconds = time.perf_counter() - start_time
             yield EncodedBlock(prepared.block, prepared.records, prepared.hashes, vectors)
         result.count = result.encoded  # of a file; `finish_folder` counts all blocks of a folder
         if unread_blocks:
@@ -571,7 +571,7 @@ class BlockEncoder:
             return block_of_other_process(number, records)
         texts = [field_texts(record, self._encoder.text.fields) for record in records]
         block = Block(number, len(records), records_sha256(records, texts))
-        finished_block = self._finished.get(number)
+        finished_block = self._finished_blocks.get(number)
         if finished_block is not None and finished_block != block:
             message = (
                 f"{block.name} of {self._settings.output} was made from other texts than "
