@@ -269,15 +269,15 @@ class _RunFile:
 
     def hits_of_queries(self) -> Iterator[RankedList | HitColumns]:
         """Yield the hits of each query, whose lines must be consecutive."""
-        finished: set[str] = set()
+        finished_qids: set[str] = set()
         previous_qid = ""
         for hits in self.hits_of_consecutive_lines():
-            if hits.qid in finished:
+            if hits.qid in finished_qids:
                 found = f"query {hits.qid} again after query {previous_qid}"
                 expected = "the lines of a query together"
                 hint = "sort -s -k1,1 puts them together"
                 raise InputError(self.path, hits.lines[0], found, expected, hint)
-            finished.add(hits.qid)
+            finished_qids.add(hits.qid)
             previous_qid = hits.qid
             yield hits
 
@@ -346,7 +346,7 @@ class _RunFile:
     def _read_header(self, text: str, line: int) -> column_names.Header | None:
         """Return the header that a line is; None if it is a hit.
 
-        A line of names alone, of which the needed ones are not known, is an error.
+        A line without numbers that looks like a header, but is none as a whole, is an error.
         """
         cells = column_names.split_columns(text)
         header = column_names.recognise_header(cells, Table.RUN)
@@ -377,7 +377,7 @@ class _RunFile:
     def _detect(self, head: FileHead, line: int) -> RunFormat:
         """Return the format by the first lines, of which number `line` is the first hit.
 
-        The error of an unknown format says which file this is, where that is known.
+        The error of an unknown format names a format that is not read, such as PDF, if it is one.
         """
         run_format = detection.format_of(head, RunFormat)
         if run_format is not None:
