@@ -40,14 +40,14 @@ ENDINGS = re.compile(r"(?<=.)(\.(gz|txt|tsv|trec|run|jsonl?))+$")  # of runs
 def read_judgments(
     source: str, measures: Sequence[Measure]
 ) -> tuple[dict[str, dict[str, int]], list[Qrel]]:
-    """Read grades by query and passage, and for measures of sub-topics all judgments.
+    """Read grades by query and passage, and for measures of sub-topics also the qrels as a list.
 
     A passage may have a grade for each sub-topic only if all measures are of sub-topics.
     """
-    of_subtopics = [needs_subtopics(measure) for measure in measures]
-    if not any(of_subtopics):
+    need_subtopics = [needs_subtopics(measure) for measure in measures]
+    if not any(need_subtopics):
         return read_qrels_map(source), []
-    qrels = list(read_qrels(source, by_subtopic=all(of_subtopics)))
+    qrels = list(read_qrels(source, by_subtopic=all(need_subtopics)))
     return grades_by_query(qrels), qrels
 
 
@@ -143,7 +143,8 @@ class Evaluator:
         self.queries = tuple(judgments)
         self._judgments = judgments
         self.complete = complete
-        self._counts: dict[str, dict[str, float]] = {}  # as `trec_eval -c` counts them
+        # measures of the judgments alone, as `trec_eval -c` counts them: the same for every run
+        self._counts: dict[str, dict[str, float]] = {}  # measure -> query id -> count
         for measure in self.measures:
             if measure.NAME == "NumQ":
                 self._counts[str(measure)] = dict.fromkeys(judgments, 1)
@@ -151,9 +152,10 @@ class Evaluator:
                 self._counts[str(measure)] = _count_relevant(judgments, measure["rel"])
         self._groups = measure_groups(self.measures, Judgments(judgments, qrels, source))
         self.providers: dict[str, tuple[str, ...]] = {}
-        for group in self._groups:
-            names = self.providers.get(group.provider.NAME, ())
-            self.providers[group.provider.NAME] = (*names, *map(str, group.measures))
+        for group in self._groups:  # a provider may have several
+            provider = group.provider.NAME
+            names = [str(measure) for measure in group.measures]
+            self.providers[provider] = (*self.providers.get(provider, ()), *names)
 
     def evaluate(self, name: str, run: Run, ties: Mapping[str, int] | None = None) -> RunResult:
         """Measure one run; a MismatchError says that none of its queries is judged.
@@ -192,7 +194,10 @@ class Evaluator:
         )
 
     def _values_by_query(self, run: Run) -> dict[str, dict[str, float]]:
-        """Return measure -> query id -> value, of the queries that count."""
+        """Return measure -> query id -> value, of the queries that count.
+
+        A measure may lack a value: Accuracy has none for a query without a relevant hit.
+        """
         values = dict(self._counts)
         for group in self._groups:
             values |= group.values(run)
@@ -221,7 +226,10 @@ class Evaluator:
         return passage
 
     def result(self, runs: Sequence[RunResult], level: int = 1) -> EvaluationResult:
-        """Return the results of several runs as one; log what is remarkable."""
+        """Return the results of several runs as one, and log the remarks on them.
+
+        `level` is the lowest grade that counted as relevant.
+        """
         result = EvaluationResult(self.measures, level, self.queries, tuple(runs), self.providers)
         for run in runs:
             for severity, sentence in remarks(run, result, self.complete):
@@ -251,7 +259,7 @@ def over_seeds(result: EvaluationResult) -> EvaluationResult:
     """Return one result for each system: means over its runs, whose names end in their seeds."""
     runs_by_system: dict[str, list[RunResult]] = {}
     for run in result.runs:
-        system = SEED.sub("", run.name) or run.name
+        system = SEED.sub("", run.name) or run.name  # a name may be nothing but a seed: "-1"
         runs_by_system.setdefault(system, []).append(run)
     systems = [_mean_of_runs(name, runs) for name, runs in runs_by_system.items()]
     return replace(result, runs=tuple(systems))
@@ -306,6 +314,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 def _short_name(path: str) -> str:
+    """Return a run's file name without its endings."""
     if path == STREAM:
         return "stdin"
     return ENDINGS.sub("", Path(path).name)

@@ -23,22 +23,18 @@ from denserk.io.runs import read_run_hits, read_run_scores
 
 
 class NeededHits(NamedTuple):
-    """The hits of a query that measures need, and how many score as a hit above.
-
-    Ties are counted down to the last hit that is needed, among hits that are not needed, too.
-    """
+    """The hits of a query that measures need, and the ties that may change their order."""
 
     scores: dict[str, float]  # by passage
+    # how many hits, needed or not, have the score of a hit above, down to the last one needed
     ties: int = 0
 
 
 class SelectedHits(NamedTuple):
-    """The hits of a run that are evaluated, and how many hits of each query score as one above.
-
-    `ties` is None where the run has all hits, of which `Evaluator.evaluate` counts them.
-    """
+    """The hits of a run that are evaluated, and the ties among the hits that it had."""
 
     run: Run
+    # by query, where there are some; None where the run has all hits: `Evaluator` counts them
     ties: Mapping[str, int] | None = None
 
 
@@ -54,12 +50,14 @@ def read_hits(path: str, settings: EvaluationSettings, keep: Keep | None = None)
     """Read the hits of a run that are evaluated.
 
     `keep` returns the hits of a query that are needed. Where the lines of each query are together,
-    others are never in memory; standard input and pipes are read whole, as they are read only once.
+    others are never in memory. Standard input and pipes are read whole: they can be read only once,
+    and a run whose lines are not together is read again.
     """
     by_rank = settings.order is RunOrder.RANK
     changes_hits = by_rank or settings.remove_query or settings.max_hits is not None
     if keep is not None and not changes_hits and Path(path).is_file():
-        with suppress(InputError):  # lines of a query apart, or an error that is raised below
+        # the lines of a query are not together, or an error that is raised again below
+        with suppress(InputError):
             return _needed_hits(read_run_hits(path), keep)
     return select_hits(read_run_scores(path, by_rank=by_rank), settings, keep)
 
@@ -111,7 +109,8 @@ def needed_depth(measures: Iterable[Measure]) -> float | None:
         if provider.NAME not in ("pytrec_eval", "msmarco"):
             return None
         for measure in measures_of_provider:
-            if measure.NAME not in RANKED or measure.params.get("rel", 1) < 1:
+            counts_unjudged_hits = measure.params.get("rel", 1) < 1  # as of grade 0
+            if measure.NAME not in RANKED or counts_unjudged_hits:
                 return None
             depth = max(depth, _depth_of(measure))
     return depth
@@ -139,7 +138,9 @@ def ordered_depth(measures: Sequence[Measure], depth: float) -> float:
     ordered: float = 0
     for measure in map(underlying, measures):
         depth_of_measure = _depth_of(measure)
-        if depth_of_measure < depth or measure.NAME not in UNORDERED:
+        # hits below `depth` are left out, so above it a measure without order needs no ranks
+        needs_only_depth = measure.NAME in UNORDERED and depth_of_measure >= depth
+        if not needs_only_depth:
             ordered = max(ordered, depth_of_measure)
     return ordered
 
