@@ -21,7 +21,7 @@ from transformers.models.auto import modeling_auto as auto
 
 from denserk.data.batches import TokenBatch, pad
 from denserk.errors import ModelError
-from denserk.models.devices import Compiled, Traced, compile_module
+from denserk.models.openvino_modules import Compiled, Traced, compile_module
 
 STATIC = "static"
 # in `layer_types` of a configuration

@@ -36,12 +36,7 @@ from denserk.models.backbone import (
     longest_input,
     without_cache,
 )
-from denserk.models.devices import (
-    at_least_float32,
-    choose_dtype,
-    choose_precision,
-    prepare_device,
-)
+from denserk.models.devices import at_least_float32, choose_dtype, choose_precision, prepare_device
 from denserk.models.sentence_transformers_folder import check_cross_encoder
 from denserk.models.token_budget import TokenBudget
 from denserk.records import Passage, Query

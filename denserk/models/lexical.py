@@ -29,7 +29,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from denserk.config.encoding import AggKind, AggLayout, TermWeight
-from denserk.models.devices import Compiled, at_least_float32
+from denserk.models.devices import at_least_float32
+from denserk.models.openvino_modules import Compiled
 
 TensorFunction = Callable[[Tensor], Tensor]
 # Positions projected at once, by device type. On a CPU a block of logits should fit its cache:

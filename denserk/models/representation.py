@@ -24,7 +24,8 @@ from denserk.data.batches import TokenBatch
 from denserk.errors import ModelError, UsageError
 from denserk.models import lexical
 from denserk.models.backbone import Backbone
-from denserk.models.devices import Compiled, Traced, at_least_float32, compile_module
+from denserk.models.devices import at_least_float32
+from denserk.models.openvino_modules import Compiled, Traced, compile_module
 
 
 def pool_cls(hidden: Tensor, mask: Tensor) -> Tensor:

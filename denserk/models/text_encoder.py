@@ -25,15 +25,9 @@ from denserk.io.model_files import find_model, without_revision
 from denserk.io.outputs import scratch_folder
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS
 from denserk.models.backbone import STATIC
-from denserk.models.devices import (
-    Compiled,
-    certify,
-    choose_dtype,
-    choose_precision,
-    on_threads,
-    prepare_device,
-)
+from denserk.models.devices import choose_dtype, choose_precision, on_threads, prepare_device
 from denserk.models.model_folder import StoredModel, fit_lengths, override, read_model_folder
+from denserk.models.openvino_modules import Compiled, certify
 from denserk.models.precision import (
     certificate_of,
     certificate_texts,

@@ -45,7 +45,7 @@ from denserk.io.topics import read_queries
 from denserk.io.vector_formats import VectorBlock, Vectors, is_single_file, write_vectors
 from denserk.io.vectors import INT8_WEIGHTS, EncodedTexts, VectorFolderWriter
 from denserk.io.writer_thread import WriterThread
-from denserk.models import compiled_cache, compiled_queries, devices, processor
+from denserk.models import compiled_cache, compiled_queries, devices, distributed, processor
 from denserk.models.text_encoder import CALIBRATION_TEXTS, CERTIFICATION_TEXTS, TextEncoder
 from denserk.records import Passage, Query
 from denserk.reporting import track
@@ -139,7 +139,7 @@ def encode(settings: EncodeSettings, corpus: CorpusSettings, options: ModelOptio
             "several processes cannot read a stream, or write other than --output-format npy",
             "start encode without torchrun, or use denserk convert afterwards",
         )
-    with devices.process_group(options.compute.device):
+    with distributed.process_group(options.compute.device):
         return _encode(settings, corpus, options)
 
 
@@ -152,7 +152,7 @@ def _encode(
         corpus = with_used_fields(settings.source, corpus)
     texts = open_texts(settings, corpus, options.text.get("fields"))
     copied_vectors = EncodedTexts(settings.update) if settings.update else None
-    initial = devices.from_main_process(lambda: initial_state(settings, texts))
+    initial = distributed.from_main_process(lambda: initial_state(settings, texts))
     earlier = EarlierWork(initial.resumed_manifest, copied_vectors)
 
     block_size = choose_block_size(settings, options.compute, earlier.manifest)
@@ -183,7 +183,7 @@ def _encode(
             return block_encoder.result
         write_blocks(block_encoder, numbered_blocks, writer, progress.advance)
         result = finish_folder(settings, encoder, writer, block_encoder.result)
-    rank, _ = devices.world()
+    rank, _ = distributed.world()
     if rank == 0:
         compiled_queries.keep(encoder)
     return result
@@ -367,7 +367,7 @@ def load_encoder_of_all(settings: EncodeSettings, options: ModelOptions) -> Text
     Where bfloat16 is tried on a CPU, the main process decides for all: processors of several
     machines may differ.
     """
-    rank, size = devices.world()
+    rank, size = distributed.world()
     if size == 1 or options.compute.dtype is not DtypeChoice.AUTO:
         return load_encoder(settings, options)
     if devices.use_device(options.compute.device).type != "cpu":
@@ -379,7 +379,7 @@ def load_encoder_of_all(settings: EncodeSettings, options: ModelOptions) -> Text
         encoders.append(encoder)
         return encoder.dtype, encoder.certificate
 
-    dtype, certificate = devices.from_main_process(try_precision)
+    dtype, certificate = distributed.from_main_process(try_precision)
     if rank != 0:
         compute = replace(options.compute, dtype=DtypeChoice(dtype))
         encoders.append(load_encoder(settings, options._replace(compute=compute)))
@@ -418,7 +418,7 @@ def quantize(
         encoder.use_int8(settings.side, folder, int8_record)
         return
     records = list(islice(texts.read(), CALIBRATION_TEXTS + CERTIFICATION_TEXTS))
-    encoder.int8 = devices.from_main_process(lambda: encoder.quantize(settings.side, records))
+    encoder.int8 = distributed.from_main_process(lambda: encoder.quantize(settings.side, records))
 
 
 def describe(
@@ -484,8 +484,8 @@ def open_folder(
             encoder.save_int8(folder)
         return manifest, finished
 
-    main_manifest, finished = devices.from_main_process(prepare)
-    rank, _ = devices.world()
+    main_manifest, finished = distributed.from_main_process(prepare)
+    rank, _ = distributed.world()
     if rank != 0:
         # another machine may have another model of this name, or another device
         blocks.refuse_other_run(folder, main_manifest, manifest, ["model"])
@@ -514,7 +514,7 @@ class BlockEncoder:
         self._finished_blocks = finished_blocks
         self._copied_vectors = copied_vectors
         self._workers = workers
-        self._rank, self._processes = devices.world()
+        self._rank, self._processes = distributed.world()
         self.result = EncodeResult(dimension=encoder.dimension)
 
     def encode(
@@ -621,8 +621,8 @@ def finish_folder(
     local_result: EncodeResult,
 ) -> EncodeResult:
     """Finish the folder of all processes, and return the result of all."""
-    finished_by_rank = devices.gather_objects(writer.finished)
-    results_by_rank = devices.gather_objects(local_result)
+    finished_by_rank = distributed.gather_objects(writer.finished)
+    results_by_rank = distributed.gather_objects(local_result)
     vectors_per_text = 1 if settings.topics else encoder.vectors_per_passage
     contents = {"dimension": encoder.dimension, "vectors_per_passage": vectors_per_text}
 
@@ -633,7 +633,7 @@ def finish_folder(
         manifest = writer.finish({**contents, "copied": result.copied})
         return replace(result, count=manifest.contents["count"])
 
-    return devices.from_main_process(finish)
+    return distributed.from_main_process(finish)
 
 
 def summed(results: Iterable[EncodeResult]) -> EncodeResult:

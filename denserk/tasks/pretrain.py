@@ -21,7 +21,7 @@ from denserk.io.model_files import full_name
 from denserk.io.unchanged import checksum
 from denserk.io.versions import reading
 from denserk.losses.pretraining import MaskedLanguageModel
-from denserk.models.devices import main_process_first
+from denserk.models.distributed import main_process_first
 from denserk.models.model_card import CARD_FILE, NO_ORIGIN, Origin, metadata, origin_of, write_card
 from denserk.models.model_folder import StoredEncoder, read_model_folder
 from denserk.models.saving import save_transformer

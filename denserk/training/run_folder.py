@@ -72,7 +72,7 @@ from denserk.io.outputs import GUIDE_DATA as GUIDE_DATA
 from denserk.io.outputs import START as START
 from denserk.io.outputs import WORK_FOLDERS as WORK_FOLDERS
 from denserk.io.tables import HUB
-from denserk.models import devices, model_card
+from denserk.models import devices, distributed, model_card
 from denserk.models.model_card import CARD_FILE
 from denserk.plots import look, new_axes, save_if_installed
 from denserk.training.trainer import EVAL, Trainer, Training
@@ -150,8 +150,8 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
     device = devices.use_device(settings.device)
     devices.choose_dtype(run.optimizer.dtype, device)
     reports = Reports(run.optimizer.report_to, output, work / LOGS)
-    with devices.process_group(settings.device), ExitStack() as claims:
-        rank, _ = devices.world()
+    with distributed.process_group(settings.device), ExitStack() as claims:
+        rank, _ = distributed.world()
         is_main = rank == 0
         suggest_bfloat16(run.optimizer.dtype, device)
         set_seed(command.seed)
@@ -166,7 +166,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         record = _record_of(run, training)
         if is_main and is_resumable(work):
             refuse_changes(work, record)  # before data is prepared again
-        data = devices.main_process_first(partial(training.prepare, work))
+        data = distributed.main_process_first(partial(training.prepare, work))
         record["data"] = _origins_of_data(work, command.data_kind)
         reports.arguments.settings = _as_written(output, record)
         if is_main:
@@ -311,8 +311,8 @@ def _record_of(run: FinetuneRun | PretrainRun, training: Training) -> dict[str, 
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
-    _, processes = devices.world()
-    record = {"versions": versions, "processes": processes, **run.as_json()}
+    _, process_count = distributed.world()
+    record = {"versions": versions, "processes": process_count, **run.as_json()}
     return {**record, **training.resolved}
 
 
@@ -343,11 +343,16 @@ def _save_best(training: Training, trainer: Trainer, folder: Path) -> None:
 
 def share_of_batches(run: FinetuneRun | PretrainRun) -> dict[str, Any]:
     """Return the arguments that cut prepared data into this process's batches."""
-    rank, processes = devices.world()
+    rank, process_count = distributed.world()
     steps = run.optimizer.max_steps
     if steps is not None:
         steps *= run.optimizer.gradient_accumulation_steps
-    return {"epochs": run.optimizer.epochs, "max_steps": steps, "rank": rank, "world": processes}
+    return {
+        "epochs": run.optimizer.epochs,
+        "max_steps": steps,
+        "rank": rank,
+        "world": process_count,
+    }
 
 
 def is_resumable(work: Path) -> bool:
@@ -617,7 +622,7 @@ class Reports:
 
     def send(self, event: str, step: int = 0, **options: Any) -> None:
         """Call a method of transformers' callbacks: on_train_begin, on_log or on_train_end."""
-        rank, _ = devices.world()
+        rank, _ = distributed.world()
         if rank != 0:
             return
         for callback in self._callbacks:

@@ -32,7 +32,7 @@ from denserk.data.training_batches import PairTrainingBatch
 from denserk.losses import retrieval
 from denserk.losses.pretraining import MaskedLanguageModel
 from denserk.models.cross_encoder import Reranker
-from denserk.models.devices import gather, widen, widest, world
+from denserk.models.distributed import gather, widen, widest, world
 from denserk.models.representation import Encoder, PassageVectors, Retriever
 from denserk.models.text_encoder import PASSAGE, QUERY, TextEncoder
 

@@ -30,7 +30,7 @@ from denserk.config.training import DevMetric, OptimizerSettings, ValidationSett
 from denserk.data.batches import to_device
 from denserk.errors import DenserkError, UsageError
 from denserk.io.outputs import BEST, CHECKPOINTS, STEPS, remove_folder, whole_folder
-from denserk.models import devices, processor
+from denserk.models import devices, distributed, processor
 from denserk.reporting import Progress, track
 from denserk.training.cpu_dropout import cpu_bfloat16_autocast
 from denserk.training.steps import Step, Terms, Update, total
@@ -274,7 +274,7 @@ class Trainer:
                 terms[name] = terms.get(name, 0.0) + term
         self._throughput.tokens += update.tokens
         self._throughput.positions += update.positions
-        devices.sum_gradients(self.model.parameters())
+        distributed.sum_gradients(self.model.parameters())
         return terms
 
     def _backward(self, loss: Tensor) -> None:
@@ -368,7 +368,7 @@ class Trainer:
 
     def _save_model(self, folder: Path) -> None:
         self.check_weights()
-        rank, _ = devices.world()
+        rank, _ = distributed.world()
         if rank == 0:
             with whole_folder(folder, is_part=True) as unfinished_folder:
                 self.training.save(unfinished_folder)
@@ -406,8 +406,8 @@ class Trainer:
         random_states = [torch.get_rng_state()]
         if self.device.type == "cuda":
             random_states.append(torch.cuda.get_rng_state(self.device))
-        random_states_by_rank = devices.gather_objects(random_states)
-        rank, _ = devices.world()
+        random_states_by_rank = distributed.gather_objects(random_states)
+        rank, _ = distributed.world()
         if rank != 0:
             return
         state = {name: stateful.state_dict() for name, stateful in self._stateful.items()}
@@ -442,7 +442,7 @@ class Trainer:
         self._summed = state["summed"]
         steps_without_norm = state.get("steps_without_norm", 0)  # earlier versions did not count
         self._steps_without_norm.fill_(int(steps_without_norm))
-        rank, _ = devices.world()
+        rank, _ = distributed.world()
         cpu_state, *gpu_states = state["random"][rank]
         torch.set_rng_state(cpu_state)
         if gpu_states and self.device.type == "cuda":
@@ -460,7 +460,7 @@ class Trainer:
         local = self._throughput
         local_values = [local.tokens, local.positions, peak_mib, local.seconds, local.waited]
         local_tensor = torch.tensor([local_values], dtype=torch.float64, device=self.device)
-        tokens, positions, peaks_mib, seconds, waited = devices.gather(local_tensor).T.tolist()
+        tokens, positions, peaks_mib, seconds, waited = distributed.gather(local_tensor).T.tolist()
         if not any(seconds):
             return ""
         return (

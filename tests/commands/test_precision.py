@@ -373,14 +373,14 @@ def test_queries_follow_the_index_without_a_certificate(folder, once, monkeypatc
 def test_other_processes_follow_the_main_one(folder, once, monkeypatch):
     settings = EncodeSettings(model="model", corpus="corpus.jsonl", output="v")
     chosen = {"texts": 32, "least_cosine": 0.79}
-    monkeypatch.setattr("denserk.models.devices.world", lambda: (1, 2))
+    monkeypatch.setattr("denserk.models.distributed.world", lambda: (1, 2))
     monkeypatch.setattr(
-        "denserk.models.devices.from_main_process", lambda _: (Dtype.FLOAT32, chosen)
+        "denserk.models.distributed.from_main_process", lambda _: (Dtype.FLOAT32, chosen)
     )
     encoder = load_encoder_of_all(settings, ModelOptions())
     assert (encoder.dtype, encoder.certificate) == (Dtype.FLOAT32, chosen)
-    monkeypatch.setattr("denserk.models.devices.world", lambda: (0, 2))
-    monkeypatch.setattr("denserk.models.devices.from_main_process", lambda work: work())
+    monkeypatch.setattr("denserk.models.distributed.world", lambda: (0, 2))
+    monkeypatch.setattr("denserk.models.distributed.from_main_process", lambda work: work())
     assert load_encoder_of_all(settings, ModelOptions()).dtype is Dtype.BFLOAT16
     assert len(once) == 1
 

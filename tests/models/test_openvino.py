@@ -10,7 +10,7 @@ from torch import nn
 
 from denserk.config.encoding import Backend, ComputeSettings, DtypeChoice
 from denserk.errors import Interrupted, MissingExtraError, ModelError, UsageError
-from denserk.models.devices import certify, compile_module
+from denserk.models.openvino_modules import certify, compile_module
 from denserk.models.text_encoder import TextEncoder
 from tests.models.test_text_encoder import PASSAGES
 from tests.support.console import warnings_of
@@ -90,7 +90,7 @@ def test_certificates_of_int8(tiny):
 SIGNALLED = """
 import signal
 import torch
-from denserk.models.devices import compile_module
+from denserk.models.openvino_modules import compile_module
 class Softmax(torch.nn.Module):
     def forward(self, inputs):
         return (inputs.softmax(-1),)

@@ -14,7 +14,8 @@ from denserk.config.training import CacheSettings
 from denserk.data.batches import TokenBatch, pad
 from denserk.data.planning import ENOUGH
 from denserk.errors import UsageError
-from denserk.models.devices import choose_device, process_group, sum_gradients
+from denserk.models.devices import choose_device
+from denserk.models.distributed import process_group, sum_gradients
 from denserk.training.steps import (
     Limits,
     Update,
