@@ -8,7 +8,7 @@ from denserk.models.devices import prepare_device
 
 
 @pytest.fixture
-def current(monkeypatch):
+def current_gpus(monkeypatch):
     """The numbers of the GPUs that become current, on a machine that shows two."""
     numbers: list[int] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -20,6 +20,6 @@ def current(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "numbers"), [("cuda:1", [1]), ("cuda", [0]), ("auto", [0]), ("cpu", [])]
 )
-def test_no_other_gpu_than_the_chosen_one_is_touched(current, name, numbers):
+def test_no_other_gpu_than_the_chosen_one_is_touched(current_gpus, name, numbers):
     prepare_device(ComputeSettings(device=name))
-    assert current == numbers
+    assert current_gpus == numbers
