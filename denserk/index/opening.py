@@ -310,7 +310,7 @@ def _open_flat_index(name: str, version: Version, manifest: Manifest | None) -> 
         name,
         path.with_name(folder.DOCID),
         passages=rows // per_passage,
-        lines=per_passage,
+        lines=per_passage,  # the file of ids has a line for each vector
         rows=rows,
         vectors=partial(_map_flat_vectors, path, version),
         version=version,
@@ -335,7 +335,7 @@ def _open_approximate_index(
         name,
         path.with_name(folder.DOCID),
         passages=len(index) // per_passage,
-        lines=per_passage,
+        lines=per_passage,  # the file of ids has a line for each vector
         version=version,
     )
     return Shard(name, version, manifest, per_passage, index.dimension, [part], index.metric, index)
