@@ -380,8 +380,8 @@ class VectorsPlan(Plan):
         size = decimal(rows * dimension * 4)
         logger.info(f"vectors: {rows:,} x {dimension} x 4 bytes = {size} on the disk")
         if not self._settings.is_flat and self._queries is None:
-            factory, index = _index_to_fill(rows, dimension, self._settings, self._template)
-            faiss_build.check_memory(factory, index, rows, self._settings)
+            empty_index = _index_to_fill(rows, dimension, self._settings, self._template)
+            faiss_build.check_memory(empty_index, rows, self._settings)
 
     def fill(self, folder: Path) -> dict[str, Any]:
         """Write index and ids into a folder; return the contents of its manifest."""
@@ -406,15 +406,15 @@ class VectorsPlan(Plan):
         """Build an index of (N, D) vectors; return its factory string and its recall."""
         settings = self._settings
         count, dimension = vectors.shape
-        factory, index = _index_to_fill(count, dimension, settings, self._template)
+        empty_index = _index_to_fill(count, dimension, settings, self._template)
         if self._count is None:
-            faiss_build.check_memory(factory, index, count, settings)
-        faiss_build.build(vectors, path, settings, factory, index)
+            faiss_build.check_memory(empty_index, count, settings)
+        faiss_build.build(vectors, path, empty_index, settings)
         opened = FaissIndex(path, SearchSettings(), threads=settings.threads)
         block_count = math.ceil(count / RECALL_BLOCK)
         blocks = partial(np.array_split, vectors, block_count)
-        recall = measure_recall(factory, opened, blocks, settings)
-        return {"factory": factory, "recall": recall}
+        recall = measure_recall(empty_index.factory, opened, blocks, settings)
+        return {"factory": empty_index.factory, "recall": recall}
 
 
 def _journal_sha256(folder_manifest: manifest.Manifest | None) -> str | None:
@@ -440,17 +440,17 @@ def _read_queries(
 
 def _index_to_fill(
     count: int, dimension: int, settings: IndexSettings, template: faiss_templates.Template | None
-) -> tuple[str, Any]:
-    """Return a factory string and an index without vectors, trained if there is a template."""
+) -> faiss_build.EmptyIndex:
+    """Return an index without vectors, trained if there is a template."""
     if template is None:
-        return faiss_build.empty_index(count, dimension, settings)
+        return faiss_build.create_index(count, dimension, settings)
     if template.index.d != dimension:
         message = (
             f"{template.name} was trained on vectors of {template.index.d} dimensions, and the "
             f"input has {dimension}"
         )
         raise MismatchError(message, "index vectors of the model that it was trained for")
-    return template.factory, template.index
+    return faiss_build.EmptyIndex(template.factory, template.index)
 
 
 def measure_recall(
