@@ -15,7 +15,7 @@ from tests.support.file_operations import record, why_not
 
 REASON = why_not()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
-AGAIN = 6  # states of a case after which the command is run again
+RERUNS = 6  # states of a case after which the command is run again
 
 RENAME = """
 import os
@@ -89,12 +89,12 @@ def work(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", power_cuts.CASES)
 def test_a_power_cut_leaves_the_old_state_the_new_state_or_an_error(work, name):
-    outcome = power_cuts.cut_power(work, name, AGAIN)
+    outcome = power_cuts.cut_power(work, name, RERUNS)
     assert not outcome.wrong, f"{outcome}: {outcome.wrong[:3]}"
     assert not outcome.lost, f"{outcome}: {outcome.lost[:3]}"
     assert outcome.recording.mapped == []
     assert outcome.opened["new"] > 0
-    if power_cuts.CASES[name].first:
+    if power_cuts.CASES[name].replaced_case:
         assert outcome.opened["old"] > 0
     else:
         assert outcome.opened["old"] == 0

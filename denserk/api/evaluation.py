@@ -338,7 +338,7 @@ def _read_runs(
     runs: Mapping[str, Any], judgments: "RelevanceJudgments", settings: EvaluationSettings
 ) -> "Iterator[NamedRun]":
     """Read one run after the other."""
-    from denserk.evaluation.evaluator import read_hits, select_hits
+    from denserk.evaluation.needed_hits import read_hits, select_hits
     from denserk.tasks.evaluate import NamedRun, needed_hits
 
     keep = needed_hits(judgments.grades, settings)

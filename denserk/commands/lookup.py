@@ -10,7 +10,7 @@ from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.retrieval import SearchPaths
 from denserk.errors import UsageError
 from denserk.index.opening import OpenedIndex
-from denserk.index.searcher import Hits
+from denserk.index.ranking import Hits
 from denserk.index.terms import STOP_WORDS, Span
 from denserk.io.corpus import PassageTexts, fitting_settings, read_passages
 from denserk.io.files import STREAM, one_line, read_text_lines

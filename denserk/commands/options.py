@@ -1,15 +1,16 @@
-"""Registration of functions of settings classes as typer commands.
+"""Registration of functions as typer commands, with options from their settings classes.
 
-A command is a function whose parameters are settings classes, or `Annotated[Given, *classes]`: the
-given options of some classes. `command` turns their fields into options, and parsed options back
-into settings objects.
+A parameter of such a function is a settings object, a `ModelOptions` of several, an argument, or
+`Annotated[Given, *classes]`: a mapping of those options of settings classes that the user gave,
+without defaults. `command` makes options of the classes' fields, and from parsed options the
+settings objects and mappings.
 """
 
 import dataclasses
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, get_type_hints
 
 import typer
@@ -26,8 +27,7 @@ from denserk.io.claims import claimed_files, file_outputs
 from denserk.reporting import ConsoleSettings, configure
 
 T = TypeVar("T")
-Values = Mapping[str, Any]  # of options, by name
-
+Values = Mapping[str, Any]  # of options and arguments, by name
 
 CONFIG = option_parameter(
     "config",
@@ -50,17 +50,17 @@ HELP_ALL = option_parameter(
 
 @dataclasses.dataclass(frozen=True)
 class OptionGroup:
-    """A parameter of a command's function whose value is made of options."""
+    """A parameter of a command's function, or field of its `ModelOptions`, made of options."""
 
     name: str
     classes: tuple[type[Any], ...]  # their fields are the options
-    is_unset: bool  # a mapping of the given options instead of an object of the one class
+    given_only: bool  # a mapping without defaults instead of a settings object of the one class
 
-    def value(self, typed: Values) -> Any:
-        """Return the value of the parameter, from the options of all groups."""
-        if self.is_unset:
-            return select(typed, *self.classes)
-        return build(self.classes[0], typed)
+    def value(self, option_values: Values) -> Any:
+        """Return the value of the parameter, from the given options of all groups."""
+        if self.given_only:
+            return select(option_values, *self.classes)
+        return build(self.classes[0], option_values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ class CommandFunction:
     groups: tuple[OptionGroup, ...]
     options: tuple[OptionField, ...]  # of all groups
     arguments: tuple[inspect.Parameter, ...]  # parameters that typer gets as they are
-    of_models: tuple[str, ...]  # parameters that are a `ModelOptions`, whose fields are groups
+    model_parameters: tuple[str, ...]  # those that are a `ModelOptions`, whose fields are groups
 
     @property
     def classes(self) -> list[type[Any]]:
@@ -86,34 +86,40 @@ class CommandFunction:
 def command(
     name: str, *, common: str = "", config: bool = False, app: typer.Typer = app
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Register a function of settings classes as a command.
+    """Return a decorator that registers a function as a command of `app`.
 
-    The returned function takes the options as keywords: strings, numbers, paths, and lists for
+    The decorated function takes the options as keywords: strings, numbers, paths, and lists for
     repeatable options. --help shows the first line of the docstring, the options of the fields in
-    `common` (empty: all), and the other lines, which are examples of command lines; `config` adds
-    --config, which reads options from a YAML file.
+    `common` (empty: all), and the lines after the blank one, which are examples of command lines;
+    `config` adds --config, which reads options from a YAML file.
     """
 
     def register(function: Callable[..., T]) -> Callable[..., T]:
         command_function = read_function(name, function)
         parameters = typer_parameters(command_function, has_config=config)
-        summary, *examples = inspect.cleandoc(function.__doc__ or "").splitlines()
+        docstring = inspect.cleandoc(function.__doc__ or "")
+        summary, *lines_below = docstring.splitlines()
+        examples = lines_below[1:]  # the first one is blank
 
         class PageCommand(Command):
-            page = help_page(command_function.options, common.split(), examples[1:])
+            page = help_page(command_function.options, common.split(), examples)
 
         @functools.wraps(function)
-        def run(**parsed: Any) -> None:
-            run_parsed(command_function, parsed)
+        def run_from_command_line(**parsed_values: Any) -> None:
+            run_parsed(command_function, parsed_values)
 
         @functools.wraps(function)
-        def call(**keywords: Any) -> Any:
+        def run_from_python(**keywords: Any) -> Any:
             return run_command(command_function, keywords)
 
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        app.command(name, cls=PageCommand, help=summary)(run)
-        return call
+        # typer makes its options of the signature and the annotations of a function
+        signature = inspect.Signature(parameters)
+        run_from_command_line.__signature__ = signature  # type: ignore[attr-defined]
+        run_from_command_line.__annotations__ = {
+            parameter.name: parameter.annotation for parameter in parameters
+        }
+        app.command(name, cls=PageCommand, help=summary)(run_from_command_line)
+        return run_from_python
 
     return register
 
@@ -121,7 +127,10 @@ def command(
 def help_page(
     options: Sequence[OptionField], common: Sequence[str], examples: Sequence[str]
 ) -> HelpPage:
-    """Return what the help of a command shows beside the parameters of typer."""
+    """Return what the help of a command shows beside the parameters of typer.
+
+    `common` names the options that --help shows; `examples` are command lines.
+    """
     return HelpPage(
         common=common,
         examples=examples,
@@ -135,11 +144,11 @@ def read_function(name: str, function: Callable[..., Any]) -> CommandFunction:
     hints = get_type_hints(function, include_extras=True)
     groups: list[OptionGroup] = []
     arguments: list[inspect.Parameter] = []
-    of_models: list[str] = []
+    model_parameters: list[str] = []
     for parameter in inspect.signature(function).parameters.values():
         hint = hints[parameter.name]
         if hint is ModelOptions:
-            of_models.append(parameter.name)
+            model_parameters.append(parameter.name)
             groups += _groups_of_model()
         elif _is_group(hint):
             groups.append(_group(parameter.name, hint))
@@ -148,14 +157,14 @@ def read_function(name: str, function: Callable[..., Any]) -> CommandFunction:
     options: list[OptionField] = []
     for group in groups:
         for cls in group.classes:
-            options += option_fields(cls, is_unset=group.is_unset)
+            options += option_fields(cls, given_only=group.given_only)
     return CommandFunction(
         name=name,
         function=function,
         groups=tuple(groups),
         options=tuple(options),
         arguments=tuple(arguments),
-        of_models=tuple(of_models),
+        model_parameters=tuple(model_parameters),
     )
 
 
@@ -166,19 +175,21 @@ def _groups_of_model() -> list[OptionGroup]:
 
 
 def _is_group(hint: Any) -> bool:
-    """Return whether a type is a settings class, or given options of some."""
+    """Return whether a type is a settings class or `Annotated[Given, *classes]`."""
     return dataclasses.is_dataclass(hint) or bool(_annotated_classes(hint))
 
 
 def _group(name: str, hint: Any) -> OptionGroup:
+    """Return a parameter as a group, by its type: one of which `_is_group` is true."""
     classes = _annotated_classes(hint)
     if classes:
-        return OptionGroup(name, classes, is_unset=True)
-    return OptionGroup(name, (hint,), is_unset=False)
+        return OptionGroup(name, classes, given_only=True)
+    return OptionGroup(name, (hint,), given_only=False)
 
 
 def _annotated_classes(hint: Any) -> tuple[type[Any], ...]:
-    """Return the classes of `Annotated[Given, *classes]`; none of another type."""
+    """Return the classes of `Annotated[Given, *classes]`; of any other type an empty tuple."""
+    # arguments of a command are annotated, too, but with objects of typer instead of classes
     annotations = getattr(hint, "__metadata__", ())
     return tuple(annotation for annotation in annotations if isinstance(annotation, type))
 
@@ -192,32 +203,33 @@ def typer_parameters(
     parameters += [option.parameter for option in options if not option.spec.rare]
     if has_config:
         parameters.append(CONFIG)
-    settings = [option.name for option in options if option.spec.rare]
-    if settings:
-        parameters.append(_set_parameter(settings))
+    setting_names = [option.name for option in options if option.spec.rare]
+    if setting_names:
+        parameters.append(_set_parameter(setting_names))
     parameters += [option.parameter for option in option_fields(ConsoleSettings)]
     parameters.append(HELP_ALL)
     return parameters
 
 
-def _set_parameter(settings: Sequence[str]) -> inspect.Parameter:
-    """Return the option --set of a command with some settings."""
+def _set_parameter(setting_names: Sequence[str]) -> inspect.Parameter:
+    """Return the option --set, for which a shell completes the names of the settings."""
     return option_parameter(
         "set_",
         list[str] | None,
         "--set",
         metavar="NAME=VALUE",
         help="Set a less common setting (see --help-all); repeatable.",
-        autocompletion=setting_completer(settings),
+        autocompletion=setting_completer(setting_names),
     )
 
 
-def run_parsed(command_function: CommandFunction, parsed: Values) -> None:
+def run_parsed(command_function: CommandFunction, parsed_values: Values) -> None:
     """Run a command with the values of typer, which include those of --set and of the console."""
-    values = dict(parsed)
+    values = dict(parsed_values)
+    # flags that are not given are None
     console = {name: bool(values.pop(name)) for name in fields_of(ConsoleSettings)}
     configure(ConsoleSettings(**console))
-    del values["help_all"]
+    del values["help_all"]  # its callback has shown the help
     for text in values.pop("set_", None) or ():
         name, value = parse_setting(text)
         values[name] = value
@@ -237,37 +249,48 @@ def parse_setting(text: str) -> tuple[str, Any]:
     return name.strip(), words.get(value.lower(), value)
 
 
-def run_command(command_function: CommandFunction, given: Values) -> Any:
-    """Call the function of a command with options by name; those that are None are not given."""
-    values = {name: value for name, value in given.items() if value is not None}
+def run_command(command_function: CommandFunction, values: Values) -> Any:
+    """Call the function of a command with options and arguments by name; None is not given.
+
+    The option `config` is a YAML file, whose options are read, too.
+    """
+    given_values = {name: value for name, value in values.items() if value is not None}
     arguments = {}
     for parameter in command_function.arguments:
-        arguments[parameter.name] = _texts(values.pop(parameter.name, parameter.default))
-    source = f"denserk {command_function.name}"
-    typed = typed_options(source, values, *command_function.classes)
-    settings = {group.name: group.value(typed) for group in command_function.groups}
-    named_values = arguments | _named_values(settings)
-    for name in command_function.of_models:
-        settings[name] = ModelOptions(**{part: settings.pop(part) for part in ModelOptions._fields})
+        argument = given_values.pop(parameter.name, parameter.default)
+        arguments[parameter.name] = _paths_as_text(argument)
+    source = f"denserk {command_function.name}"  # errors begin with it
+    option_values = typed_options(source, given_values, *command_function.classes)
+    group_values = {group.name: group.value(option_values) for group in command_function.groups}
+    named_values = arguments | _values_by_option(group_values.values())
+    keywords = arguments | group_values
+    for name in command_function.model_parameters:
+        # the function takes these groups as the fields of one parameter
+        model_options = {field: keywords.pop(field) for field in ModelOptions._fields}
+        keywords[name] = ModelOptions(**model_options)
     with claimed_files(named_values, file_outputs(*command_function.classes)):
-        return command_function.function(**settings, **arguments)
+        return command_function.function(**keywords)
 
 
-def _named_values(settings: Values) -> dict[str, Any]:
-    """Return the values of options by name, and the plot of settings that name one."""
+def _values_by_option(group_values: Iterable[Any]) -> dict[str, Any]:
+    """Return the values of all options by name, from settings objects and mappings.
+
+    Settings of an analysis also have their `picture`: the file of the plot, by default one beside
+    the output. It is a property, and no option.
+    """
     values: dict[str, Any] = {}
-    for group in settings.values():
-        values |= group if isinstance(group, Mapping) else vars(group)
-        picture = getattr(group, "picture", None)
+    for group_value in group_values:
+        values |= group_value if isinstance(group_value, Mapping) else vars(group_value)
+        picture = getattr(group_value, "picture", None)
         if picture is not None:
             values["picture"] = picture
     return values
 
 
-def _texts(value: Any) -> Any:
-    """Return a path, or those in a list, as text."""
+def _paths_as_text(value: Any) -> Any:
+    """Return a path, or those in a list, as text; any other value as it is."""
     if isinstance(value, list | tuple):
-        return [_texts(item) for item in value]
+        return [_paths_as_text(item) for item in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     return value

@@ -27,7 +27,7 @@ class OptionField:
     spec: OptionSpec
     section: str  # of the help
     help: str
-    is_unset: bool  # only a given value is passed on: a model or a preset has the others
+    given_only: bool  # without a default: a model or a preset has the value if none is given
 
     @property
     def is_list(self) -> bool:
@@ -66,7 +66,7 @@ class OptionField:
         elif self.is_list:
             kind = str
             metavar = self.metavar
-        elif kind is bool and (self.default is not False or self.is_unset):
+        elif kind is bool and (self.default is not False or self.given_only):
             flag = f"{flag}/--no-{flag.removeprefix('--')}"
         return option_parameter(
             self.name,
@@ -80,7 +80,7 @@ class OptionField:
         )
 
 
-def option_fields(settings: type, *, is_unset: bool = False) -> list[OptionField]:
+def option_fields(settings: type, *, given_only: bool = False) -> list[OptionField]:
     """Return the fields of a settings class as options of a command."""
     return [
         OptionField(
@@ -89,8 +89,8 @@ def option_fields(settings: type, *, is_unset: bool = False) -> list[OptionField
             default=field.default,
             spec=spec_of(field),
             section=_section(settings, name),
-            help=help_text(settings, name, is_unset=is_unset),
-            is_unset=is_unset,
+            help=help_text(settings, name, given_only=given_only),
+            given_only=given_only,
         )
         for name, field in fields_of(settings).items()
     ]

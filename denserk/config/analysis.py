@@ -28,10 +28,10 @@ class LabelledModels(OverwriteSettings, kw_only=True):
     @property
     def labelled(self) -> list[tuple[str, str]]:
         """Return (label, model) pairs; models with the same folder name are labelled by path."""
-        given_labels = [_split_label(value) for value in self.model]
-        names = [_folder_name(model) if label is None else label for label, model in given_labels]
+        pairs = [_split_label(value) for value in self.model]
+        names = [_folder_name(model) if label is None else label for label, model in pairs]
         labelled = []
-        for name, (label, model) in zip(names, given_labels, strict=True):
+        for name, (label, model) in zip(names, pairs, strict=True):
             is_ambiguous = label is None and names.count(name) > 1
             labelled.append((model if is_ambiguous else name, model))
         return labelled

@@ -250,11 +250,11 @@ class PrecisionSettings(Settings, kw_only=True):
         if not self.fp16 and not self.bf16:
             return
         enumeration = type(self.dtype)  # Dtype or DtypeChoice
-        short_for = enumeration("float16" if self.fp16 else "bfloat16")
+        short_dtype = enumeration("float16" if self.fp16 else "bfloat16")
         default = fields_of(self)["dtype"].default
-        if self.dtype not in (default, short_for):
+        if self.dtype not in (default, short_dtype):
             raise UsageError(f"--dtype {self.dtype} contradicts --fp16 or --bf16")
-        object.__setattr__(self, "dtype", short_for)
+        object.__setattr__(self, "dtype", short_dtype)
 
 
 class ComputeSettings(DeviceSettings, PrecisionSettings):

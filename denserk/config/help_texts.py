@@ -16,15 +16,15 @@ IN_PYTHON = (
 )
 
 
-def help_text(settings: type, name: str, *, is_unset: bool = False) -> str:
+def help_text(settings: type, name: str, *, given_only: bool = False) -> str:
     """Return a field's help text on the command line, with its default.
 
-    With `is_unset`, a field without a default is not called required: the command may leave it out.
+    With `given_only`, a field without a default is not called required: it may be left out.
     """
     text = field_docs(settings)[name]
     field = fields_of(settings)[name]
     if field.default is REQUIRED:
-        return text if is_unset else f"{text} [required]"
+        return text if given_only else f"{text} [required]"
     if "[default: " in text:
         return text
     is_setting = spec_of(field).rare

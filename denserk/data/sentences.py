@@ -3,23 +3,31 @@
 import re
 from collections.abc import Iterator
 
-# quotation marks and brackets around sentences
+# quotation marks and brackets before and after a sentence
 OPENING = "\"'\u201c\u2018\u00ab(["
-CLOSING = "\"'\u201d\u2019\u00bb)\\]"
-# abbreviations that never end a sentence, and those that end none before a digit
-NAMES = (
+CLOSING = "\"'\u201d\u2019\u00bb)]"
+# abbreviations whose full stop never ends a sentence
+ABBREVIATIONS = (
     "mr|mrs|ms|mme|mlle|messrs|dr|prof|rev|fr|hon|pres|gov|gen|col|capt|lt|maj|sgt|sen|rep|st|ste|"
     r"mt|ft|bros|dept|univ|vs|cf|e\.g|i\.e|viz|ca|approx|est|ed|eds|trans"
 )
+# abbreviations whose full stop ends no sentence before a number: "no. 3", "Dec. 24"
 NUMBERED = (
     "no|nos|vol|vols|ch|chap|fig|figs|eq|eqs|sec|p|pp|art|jan|feb|mar|apr|jun|jul|aug|sep|sept|oct|"
     "nov|dec"
 )
-SENTENCE_END = re.compile(
-    rf"""(?<![^\s(\["'\u201c\u2018]) (?: (?i:{NAMES})\. | [A-HJ-Z]\. | (?i:{NUMBERED})\.(?=\s+\d) )
-    | (?P<end> [.!?\u2026]+ [{CLOSING}]* \s+ (?=[{re.escape(OPENING)}]*(?P<next>.))
+# A mark where a sentence may end is the group `end`. The other alternatives match marks that end
+# none, so that the search goes on behind them.
+MARK = re.compile(
+    rf"""
+    # abbreviations and initials at the beginning of a word; "I." is rather the pronoun
+    (?<![^\s(\["'\u201c\u2018])
+    (?: (?i:{ABBREVIATIONS})\. | [A-HJ-Z]\. | (?i:{NUMBERED})\.(?=\s+\d) )
+    # before white space, with the next letter; those of Chinese and Japanese need no white space
+    | (?P<end> [.!?\u2026]+ [{re.escape(CLOSING)}]* \s+ (?=[{re.escape(OPENING)}]*(?P<next>.))
         | [\u3002\uff01\uff1f][\u300d\u300f\uff09]* )
-    | [.!?\u2026]+  # without white space behind it: passed over once, not mark by mark
+    # without white space behind: passed over at once, not mark by mark
+    | [.!?\u2026]+
     """,
     re.VERBOSE,
 )
@@ -47,9 +55,9 @@ def sentence_spans(text: str) -> Iterator[tuple[int, int]]:
     line_start = 0
     for line in text.splitlines(keepends=True):
         for start, end in _line_parts(line):
-            padded_sentence = line[start:end]
-            sentence_start = end - len(padded_sentence.lstrip())
-            sentence_end = start + len(padded_sentence.rstrip())
+            part = line[start:end]  # a sentence with white space around it
+            sentence_start = end - len(part.lstrip())
+            sentence_end = start + len(part.rstrip())
             if sentence_start < sentence_end:
                 yield line_start + sentence_start, line_start + sentence_end
         line_start += len(line)
@@ -58,14 +66,20 @@ def sentence_spans(text: str) -> Iterator[tuple[int, int]]:
 def _line_parts(line: str) -> Iterator[tuple[int, int]]:
     """Yield where the parts of a line start and end: sentences with the white space around them."""
     start = 0
-    for match in SENTENCE_END.finditer(line):
-        if match["end"] and match.start() > start and _ends_sentence(line, match):
-            yield start, match.end()
-            start = match.end()
+    for mark in MARK.finditer(line):
+        has_text_before = mark.start() > start
+        if mark["end"] and has_text_before and _ends_sentence(line, mark):
+            yield start, mark.end()
+            start = mark.end()
     yield start, len(line)
 
 
 def _ends_sentence(line: str, mark: re.Match[str]) -> bool:
-    """Return whether a mark has no lower-case letter behind it, or white space before it."""
-    next_letter = mark["next"] or ""
-    return line[mark.start() - 1].isspace() or not next_letter.islower()
+    """Return whether a mark with text before it ends a sentence.
+
+    A lower-case letter behind a mark goes on with its sentence, except in tokenised text, where
+    white space is before the mark.
+    """
+    is_tokenised = line[mark.start() - 1].isspace()
+    next_character = mark["next"] or ""  # empty behind Chinese and Japanese marks
+    return is_tokenised or not next_character.islower()

@@ -14,8 +14,9 @@ import numpy as np
 from denserk.config.benchmarks import Benchmark
 from denserk.config.evaluation import EvalSettings, PageSettings, ReportSettings, ReportSources
 from denserk.errors import UsageError
-from denserk.evaluation.evaluator import Evaluator, first_hits, read_hits, remarks
+from denserk.evaluation.evaluator import Evaluator, remarks
 from denserk.evaluation.measures import Measure, is_count, parse_measures
+from denserk.evaluation.needed_hits import first_hits, read_hits
 from denserk.evaluation.query_details import (
     Group,
     HitList,

@@ -7,7 +7,7 @@ correction is from "A Simple Sequentially Rejective Multiple Test Procedure" (19
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
@@ -44,20 +44,20 @@ def compare(
         baseline = "the previous run"
     if not baseline_of:
         raise UsageError(f"--baseline {baseline} is the only run", "name a run to compare with it")
-    names = [str(measure) for measure in measures if is_mean(measure)]
+    compared_measures = [str(measure) for measure in measures if is_mean(measure)]
     tests: list[_Test] = []
     spread: dict[tuple[str, str], float] = {}
     for run, baseline_run in baseline_of.items():
-        for name in names:
-            sample = _paired_differences(runs[run][name], runs[baseline_run][name])
+        for measure in compared_measures:
+            sample = _paired_differences(runs[run][measure], runs[baseline_run][measure])
             if systems is None:
                 p = p_value(sample, settings)
             else:
                 system = systems[run]
                 baseline_system = systems[baseline_run]
-                p = seeds_p_value(system, baseline_system, name, settings)
-                spread[run, name] = _common_spread(system, baseline_system, name)
-            tests.append(_Test(run, name, sample, p))
+                p = seeds_p_value(system, baseline_system, measure, settings)
+                spread[run, measure] = _common_spread(system, baseline_system, measure)
+            tests.append(_Test(run, measure, sample, p))
     factors = correction_factors([test.p for test in tests], settings.correction)
     differences: dict[str, dict[str, Difference]] = {run: {} for run in baseline_of}
     for test, factor in zip(tests, factors, strict=True):
@@ -67,6 +67,8 @@ def compare(
 
 
 class _Test(NamedTuple):
+    """A test of a run against its baseline, before the correction."""
+
     run: str
     measure: str
     sample: Differences
@@ -125,15 +127,32 @@ def seeds_p_value(
     differences = _differences_by_division(values, len(runs))
     division_count, query_count = differences.shape
     observed = abs(differences[0].sum()) - 10.0**-DIGITS * query_count
+
+    def draw_sums(random: np.random.Generator, count: int) -> NDArray[np.float64]:
+        divisions = random.integers(0, division_count, (count, query_count))
+        sums: NDArray[np.float64] = differences[divisions, np.arange(query_count)].sum(1)
+        return sums
+
+    return _share_as_large(draw_sums, observed, query_count, settings)
+
+
+def _share_as_large(
+    draw_sums: Callable[[np.random.Generator, int], NDArray[np.float64]],
+    observed: float,
+    query_count: int,
+    settings: ComparisonSettings,
+) -> float:
+    """Return the share of sums that are as large as the observed one, which is among them.
+
+    `draw_sums` returns that many random sums over the queries.
+    """
     random = np.random.default_rng(settings.test_seed)
-    extreme = 0
-    rows = max(1, BLOCK // max(1, query_count))
-    for start in range(0, settings.permutations, rows):
-        shape = (min(rows, settings.permutations - start), query_count)
-        divisions = random.integers(0, division_count, shape)
-        sums = differences[divisions, np.arange(query_count)].sum(1)
-        extreme += int((np.abs(sums) >= observed).sum())
-    return (extreme + 1) / (settings.permutations + 1)
+    extreme_count = 0
+    block_size = max(1, BLOCK // max(1, query_count))
+    for start in range(0, settings.permutations, block_size):
+        sums = draw_sums(random, min(block_size, settings.permutations - start))
+        extreme_count += int((np.abs(sums) >= observed).sum())
+    return (extreme_count + 1) / (settings.permutations + 1)
 
 
 def _differences_by_division(values: NDArray[np.float64], count: int) -> NDArray[np.float64]:
@@ -190,14 +209,13 @@ def p_value(differences: Differences, settings: ComparisonSettings) -> float:
     if 2 ** len(nonzero) <= settings.permutations:
         sums = _sums_of_all_signs(nonzero)
         return float((np.abs(sums) >= observed).mean())
-    random = np.random.default_rng(settings.test_seed)
-    extreme = 0
-    rows = max(1, BLOCK // len(nonzero))
-    for start in range(0, settings.permutations, rows):
-        shape = (min(rows, settings.permutations - start), len(nonzero))
-        signs = random.integers(0, 2, shape, dtype=np.int8) * 2 - 1
-        extreme += int((np.abs(signs @ nonzero) >= observed).sum())
-    return (extreme + 1) / (settings.permutations + 1)
+
+    def draw_sums(random: np.random.Generator, count: int) -> NDArray[np.float64]:
+        signs = random.integers(0, 2, (count, len(nonzero)), dtype=np.int8) * 2 - 1
+        sums: NDArray[np.float64] = signs @ nonzero
+        return sums
+
+    return _share_as_large(draw_sums, observed, len(nonzero), settings)
 
 
 def _sums_of_all_signs(values: Differences) -> NDArray[np.float64]:
@@ -220,19 +238,21 @@ def correction_factors(p_values: Sequence[float], correction: Correction) -> lis
     >>> correction_factors([0.01, 0.04, 0.03], Correction.BONFERRONI)
     [3.0, 3.0, 3.0]
     """
-    factors = [1.0] * len(p_values)
-    if correction is Correction.NONE:
-        return factors
-    tests = [(p, number) for number, p in enumerate(p_values) if not math.isnan(p)]
-    highest = 0.0
-    for rank, (p, number) in enumerate(sorted(tests)):
-        factor = float(len(tests))
-        if correction is Correction.HOLM:
-            factor -= rank
+    factors = [1.0 for _ in p_values]
+    tested = [position for position, p in enumerate(p_values) if not math.isnan(p)]
+    if correction is Correction.BONFERRONI:
+        for position in tested:
+            factors[position] = float(len(tested))
+    if correction is Correction.HOLM:
+        tested.sort(key=p_values.__getitem__)
+        highest = 0.0  # of the corrected values
+        for rank, position in enumerate(tested):
+            p = p_values[position]
+            factor = float(len(tested) - rank)
             highest = max(highest, factor * p)
             if p > 0:  # no corrected value is below that of a smaller p-value
                 factor = max(factor, highest / p)
-        factors[number] = factor
+            factors[position] = factor
     return factors
 
 

@@ -492,18 +492,33 @@ def _trec_eval(result: Result, report: ReportSettings) -> str:
         message = "--format trec_eval has no lines for several benchmarks, --baseline or --against"
         raise UsageError(message, "choose another format")
     sections = list(_query_sections(result, report))
-    has_several_runs = len(result.runs) > 1
-    lines = []
+    is_of_one_run = len(result.runs) == 1
+    lines: list[str] = []
     for position, run in enumerate(result.runs):
-        if has_several_runs:
-            lines.append(("runid", ALL, run.run_id or run.name))
+        if not is_of_one_run:
+            lines.append(_trec_eval_line("runid", ALL, run.run_id or run.name))
         for section in sections:
-            if section.name == ALL and run.run_id is not None and not has_several_runs:
-                lines.append(("runid", ALL, run.run_id))
-            for measure in result.measures:
-                name = trec_spelling(measure, result.relevance_level)
-                value = _value(section.values_by_run[position], measure)
-                if value is None or (section.name != ALL and name in SUMMARY_ONLY):
-                    continue
-                lines.append((name, section.name, number(measure, value)))
-    return "".join(f"{name:<22}\t{qid}\t{value}\n" for name, qid, value in lines)
+            if is_of_one_run and section.name == ALL and run.run_id is not None:
+                lines.append(_trec_eval_line("runid", ALL, run.run_id))
+            lines += _trec_eval_values(result, section, position)
+    return "".join(lines)
+
+
+def _trec_eval_values(result: EvaluationResult, section: Section, position: int) -> Iterator[str]:
+    """Yield the lines of a run, by its position, for a query or for all of them."""
+    for measure in result.measures:
+        name = trec_spelling(measure, result.relevance_level)
+        if section.name != ALL and name in SUMMARY_ONLY:
+            continue
+        value = _value(section.values_by_run[position], measure)
+        if value is not None:
+            yield _trec_eval_line(name, section.name, number(measure, value))
+
+
+def _trec_eval_line(name: str, qid: str, value: str) -> str:
+    r"""Return a line of trec_eval.
+
+    >>> _trec_eval_line("map", "all", "0.2500")
+    'map                   \tall\t0.2500\n'
+    """
+    return f"{name:<22}\t{qid}\t{value}\n"

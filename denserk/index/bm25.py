@@ -25,7 +25,7 @@ from denserk.config.retrieval import Bm25Settings
 from denserk.errors import InputError, NotFiniteError
 from denserk.extras import require
 from denserk.index.bm25_scores import NO_TERM, TermCounts, TermScores
-from denserk.index.searcher import Rows, Scores, in_order, padding
+from denserk.index.engines import Rows, Scores, in_order, padding
 from denserk.index.terms import Analyzer, analyzer_of
 from denserk.io.files import whole_text, write_errors
 from denserk.io.manifest import Manifest, bm25_language

@@ -29,8 +29,8 @@ from torch import Tensor
 
 from denserk.config.retrieval import Metric
 from denserk.errors import NotFiniteError
+from denserk.index.engines import Rows, Scores, StoredVectors, Vectors, padding
 from denserk.index.memory import available_bytes
-from denserk.index.searcher import Rows, Scores, StoredVectors, Vectors, padding
 from denserk.models.devices import on_threads
 
 logger = logging.getLogger(__name__)

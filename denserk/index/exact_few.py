@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from denserk.config.retrieval import Metric
 from denserk.errors import NotFiniteError
-from denserk.index.searcher import Rows, Scores, StoredVectors, Vectors, padding
+from denserk.index.engines import Rows, Scores, StoredVectors, Vectors, padding
 from denserk.models import processor
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from denserk.config.retrieval import Metric
 from denserk.errors import NotFiniteError
-from denserk.index.searcher import Rows, Scores, StoredVectors, Vectors, in_order, padding
+from denserk.index.engines import Rows, Scores, StoredVectors, Vectors, in_order, padding
 from denserk.models.devices import memory_errors
 
 BLOCK = 131_072  # vectors multiplied at once

@@ -14,6 +14,7 @@ import numpy as np
 from denserk.config.retrieval import IndexSettings, IndexType, Metric
 from denserk.errors import UsageError
 from denserk.index import memory
+from denserk.index.engines import Vectors
 from denserk.index.faiss_files import merge_files, write_index
 from denserk.index.faiss_library import (
     FLOAT_BYTES,
@@ -25,7 +26,6 @@ from denserk.index.faiss_library import (
     on_gpu,
     stored_bytes,
 )
-from denserk.index.searcher import Vectors
 from denserk.io.files import temporary_beside
 from denserk.reporting import Progress, track
 

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from denserk.config.options import NOTHING
 from denserk.config.retrieval import Metric, SearchSettings
 from denserk.errors import InputError, NotFiniteError, UsageError
+from denserk.index.engines import Rows, Scores, Vectors, in_order
 from denserk.index.faiss_files import read_index
 from denserk.index.faiss_library import faiss_errors, inner_indexes, load_faiss, on_gpu
-from denserk.index.searcher import Rows, Scores, Vectors, in_order
 
 GPU_DEPTH = 2048  # faiss on a GPU returns no more hits than this
 DEFAULT_EF = 64  # hnsw: breadth of a shallow search

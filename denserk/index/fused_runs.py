@@ -9,7 +9,7 @@ from denserk.config.retrieval import FusionMethod, FusionSettings, RankingSettin
 from denserk.errors import InputError, MismatchError
 from denserk.index.fused_columns import fuse_columns
 from denserk.index.fusion import Weights, score_contributions, weighted_scores
-from denserk.index.searcher import Hits, Ranking
+from denserk.index.ranking import Hits, Ranking
 from denserk.io.files import some
 from denserk.io.run_columns import RankedWords
 from denserk.io.run_lookup import RunByQuery

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.retrieval import FusionMethod, FusionSettings, Missing, Normalization
-from denserk.index.searcher import Hits
+from denserk.index.ranking import Hits
 
 logger = logging.getLogger(__name__)
 

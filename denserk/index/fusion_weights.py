@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from denserk.config.retrieval import FusionSettings
 from denserk.errors import MismatchError, UsageError
-from denserk.evaluation.evaluator import Evaluator, needed_depth, prune_hits
+from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import Measure, needs_subtopics, parse_measures, summarize
+from denserk.evaluation.needed_hits import needed_depth, prune_hits
 from denserk.evaluation.results import Grades
 from denserk.index.fused_runs import FusedRuns
 from denserk.index.fusion import Weights
-from denserk.index.searcher import Ranking
+from denserk.index.ranking import Ranking
 from denserk.io.files import some
 from denserk.io.run_columns import RankedList
 from denserk.records import best_first

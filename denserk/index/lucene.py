@@ -25,7 +25,7 @@ from denserk.config.languages import AUTO, ENGLISH, LANGUAGES, Language, find_la
 from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import InputError, MissingExtraError, OutputError, UsageError
 from denserk.extras import installed, package_folder, require
-from denserk.index.searcher import Rows, Scores, padding
+from denserk.index.engines import Rows, Scores, padding
 from denserk.io.files import write_errors
 from denserk.io.outputs import scratch_folder
 

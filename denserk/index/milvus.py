@@ -21,7 +21,7 @@ from typing import Any
 from denserk.config.retrieval import TOKEN, CollectionSettings, MilvusIndexSettings, SearchSettings
 from denserk.errors import MismatchError, ServerError, UsageError
 from denserk.extras import require
-from denserk.index.searcher import Rows, Scores, Vectors, in_order, padding
+from denserk.index.engines import Rows, Scores, Vectors, in_order, padding
 from denserk.io.manifest import Kind, Manifest, decoded, encoded, vectors_per_passage
 
 logger = logging.getLogger(__name__)

@@ -17,23 +17,16 @@ from numpy.typing import NDArray
 from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import BM25_ENGINES, Engine, Metric, SearchSettings
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.index import folder
+from denserk.index import folder, inputs, mapped_files
 from denserk.index.bm25 import Bm25Index, recorded_bm25
+from denserk.index.engines import Rows, Scores, SearchableIndex, ShardedIndex
 from denserk.index.exact_few import CpuExactIndex
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.language_hints import language_hint
 from denserk.index.lucene import PROCESS_HITS, LuceneIndex
 from denserk.index.memory import require_memory
 from denserk.index.milvus import MilvusIndex
-from denserk.index.searcher import (
-    TAIL,
-    PassageNames,
-    Rows,
-    Scores,
-    SearchableIndex,
-    Searcher,
-    ShardedIndex,
-)
+from denserk.index.searcher import TAIL, PassageNames, Searcher
 from denserk.index.terms import Span, bigram_spans, has_bigrams, word_spans
 from denserk.io import vectors
 from denserk.io.files import some
@@ -189,7 +182,7 @@ class Shard:
     manifest: Manifest | None  # None if another tool wrote it
     vectors_per_passage: int
     dimension: int
-    parts: Sequence[folder.Part]  # one of an index; of a vector folder, one of each block
+    parts: Sequence[mapped_files.Part]  # one of an index; of a vector folder, one of each block
     metric: Metric | None = None  # None for a vector folder
     approximate: FaissIndex | None = None  # None if the parts are searched exactly
 
@@ -204,7 +197,7 @@ def open_index(
     What is opened is one version of each folder. If a folder is replaced later, the open index goes
     on to answer from the old one, or raises a BeingWrittenError where it has to open more files.
     """
-    names = folder.expanded(indexes, "--index")
+    names = inputs.expanded(indexes, "--index")
     for name in names:
         if Path(name).is_file():
             hint = (
@@ -236,8 +229,8 @@ def _open_vectors(
     _require_one_index(shards)
     metric = _common_metric(shards)
     per_passage = shards[0].vectors_per_passage
-    exact_parts: list[folder.Part] = []
-    approximate_parts: list[folder.Part] = []
+    exact_parts: list[mapped_files.Part] = []
+    approximate_parts: list[mapped_files.Part] = []
     approximate_indexes: list[SearchableIndex] = []
     for shard in shards:
         if shard.approximate is None:
@@ -255,7 +248,8 @@ def _open_vectors(
     if not is_one_index:
         _log_shards(shards, len(index) // per_passage, metric)
         _require_memory_of_hits(settings, len(index))
-    ids = folder.PassageIds([*exact_parts, *approximate_parts])  # in the order of the index's rows
+    # in the order of the index's rows, those of the exact search first
+    ids = mapped_files.PassageIds([*exact_parts, *approximate_parts])
     return OpenedIndex(
         names,
         index,
@@ -306,7 +300,7 @@ def _open_flat_index(name: str, version: Version, manifest: Manifest | None) -> 
     per_passage = vectors_per_passage(manifest)
     flat_vectors, metric = map_flat(path)
     rows, dimension = flat_vectors.shape
-    part = folder.Part(
+    part = mapped_files.Part(
         name,
         path.with_name(folder.DOCID),
         passages=rows // per_passage,
@@ -331,7 +325,7 @@ def _open_approximate_index(
     tuned_options = manifest.contents.get("search", {}) if manifest else {}
     device = settings.index_device or compute.device
     index = FaissIndex(path, settings, device, compute.threads, tuned_options)
-    part = folder.Part(
+    part = mapped_files.Part(
         name,
         path.with_name(folder.DOCID),
         passages=len(index) // per_passage,
@@ -347,7 +341,7 @@ def _open_vector_folder(name: str, version: Version) -> Shard:
     per_passage = opened.vectors_per_passage
     parts = []
     for block in opened.finished:
-        part = folder.Part(
+        part = mapped_files.Part(
             name,
             opened.ids_of(block),
             passages=block.count,
@@ -368,17 +362,17 @@ def _map_flat_vectors(path: Path, version: Version) -> NDArray[np.float32]:
 
 def _require_one_index(shards: Sequence[Shard]) -> None:
     """Raise a MismatchError for shards that cannot be searched as one index."""
-    folder.require_same("dimensions", [(shard.name, shard.dimension) for shard in shards])
-    folder.require_same(
+    inputs.require_same("dimensions", [(shard.name, shard.dimension) for shard in shards])
+    inputs.require_same(
         "vectors per passage", [(shard.name, shard.vectors_per_passage) for shard in shards]
     )
     metrics = [(shard.name, shard.metric) for shard in shards if shard.metric is not None]
-    folder.require_same("as its metric", metrics)
+    inputs.require_same("as its metric", metrics)
     manifests = [(shard.name, shard.manifest) for shard in shards]
     manifests_with_model = [(name, manifest) for name, manifest in manifests if model_of(manifest)]
     if manifests_with_model:
         common_model(manifests_with_model)  # an error if they are of different models
-    folder.check_shards(manifests)
+    inputs.check_shards(manifests)
     message = mixed_precision(manifests)
     if message is not None:
         logger.warning(f"{message}, and so differ by rounding")
@@ -413,14 +407,14 @@ def _require_memory_of_hits(settings: SearchSettings, rows: int) -> None:
 
 
 def _open_exact(
-    parts: Sequence[folder.Part],
+    parts: Sequence[mapped_files.Part],
     metric: Metric,
     vectors_per_passage: int,
     device: str,
     threads: int | None,
 ) -> SearchableIndex:
     """Open the exact search: on the device given, or on a GPU if there is one."""
-    stored = folder.ChainedVectors(parts)
+    stored = mapped_files.ChainedVectors(parts)
     if is_surely_cpu(device):  # a few queries on a CPU are searched without importing torch
         return CpuExactIndex(stored, metric, vectors_per_passage, threads)
     import torch
@@ -456,8 +450,8 @@ def _open_bm25(
         ids = lucene.names
     else:
         index = Bm25Index(path, bm25, threads)
-        part = folder.Part(name, path / folder.DOCID, len(index), version=version)
-        passage_ids = folder.PassageIds([part])
+        part = mapped_files.Part(name, path / folder.DOCID, len(index), version=version)
+        passage_ids = mapped_files.PassageIds([part])
         ids = passage_ids
         folder_of = passage_ids.folder_of
     return OpenedIndex(

@@ -1,286 +1,33 @@
-"""The interface of engines; several indexes as one; feedback; ranking; and search by passage ids.
-
-Rows of an index are numbered from 0; `vectors_per_passage` consecutive rows are one passage. Hits
-are ordered by score descending, then by row ascending.
-"""
+"""Search by passage ids: enough hits of each query, without those that are excluded, ranked."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.config.retrieval import Prf, RankingSettings, SearchSettings, Ties
-from denserk.errors import InputError, NotFiniteError, UsageError
+from denserk.config.retrieval import SearchSettings, Ties
+from denserk.errors import InputError, NotFiniteError
+from denserk.index.engines import (
+    Rows,
+    Scores,
+    SearchableIndex,
+)
+from denserk.index.feedback import FeedbackIndex
+from denserk.index.ranking import Hits, Ranking
 from denserk.io.run_columns import MANY_HITS, RankedWords, Words
 from denserk.io.run_text import id_words
-from denserk.records import best_first, document_of
+from denserk.records import document_of
 
 logger = logging.getLogger(__name__)
-
-Vectors = NDArray[np.float32]  # (N, D)
-Scores = NDArray[np.float32]  # (B, K), higher is closer, descending; -inf where there is no hit
-Rows = NDArray[np.int64]  # (B, K), numbers of the rows of an index; -1 where there is no hit
 PassageNames = Callable[[Rows], Sequence[str]]  # ids of (K,) passages, by their numbers
-Hits = list[tuple[str, float]]  # (passage id, score), best first
-
 SCORES = ".9g"  # all digits of a float32
-LOW_31_BITS = 0x7FFFFFFF  # of a float32
-SIGN_BIT = 0x80000000
 LUCENE_PLACES = 6  # decimals of a score in Pyserini's and Anserini's runs
 LUCENE_SCORES = f".{LUCENE_PLACES}f"
 TAIL = 8  # hits fetched beyond those asked for, so that a tie at the cut is seen
-
-
-class StoredVectors(Protocol):
-    """(N, D) vectors in an array or in files."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """N and D."""
-
-    def __len__(self) -> int:
-        """N."""
-
-    def __getitem__(self, rows: slice | Rows, /) -> NDArray[Any]:
-        """Consecutive vectors, or some by their sorted numbers."""
-
-
-class SearchableIndex(Protocol):
-    """An open index. Queries are (B, D) vectors, or an array of B texts for a BM25 index."""
-
-    is_exhaustive: bool  # every row is compared: a deeper search then only adds hits
-    dimension: int  # D; 0 for a BM25 index
-
-    @property
-    def breadth(self) -> tuple[str, ...]:
-        """Options that make an approximate search find more, with their values."""
-
-    def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
-        """Return the `depth` best rows for each query, padded; ties at the cut are unspecified."""
-
-    def __len__(self) -> int:
-        """Number of rows."""
-
-
-def recalls(hits: Rows, exact: Rows) -> NDArray[np.float64]:
-    """Return the share of a query's exact rows among its hits: (B, K), (B, K) -> (B,).
-
-    >>> recalls(np.array([[7, 3, 5, 9]]), np.array([[3, 7, 4, 5]])).tolist()
-    [0.75]
-    """
-    is_match = hits[:, :, None] == exact[:, None]  # (B, K hits, K exact rows)
-    shares: NDArray[np.float64] = is_match.any(axis=2).mean(axis=1)
-    return shares
-
-
-def padding(queries: int, depth: int) -> tuple[Scores, Rows]:
-    """Return (B, K) scores and rows without a hit."""
-    scores = np.full((queries, depth), -np.inf, np.float32)
-    rows = np.full((queries, depth), -1, np.int64)
-    return scores, rows
-
-
-def in_order(scores: Scores, rows: Rows, depth: int | None = None) -> tuple[Scores, Rows]:
-    """Order (B, K) hits and keep the best `depth`; a row -1 is no hit and stands last.
-
-    >>> scores, rows = in_order(np.float32([[1, 2, 1]]), np.array([[4, 0, 3]]), 2)
-    >>> scores.tolist(), rows.tolist()
-    ([[2.0, 1.0]], [[0, 3]])
-    """
-    negative_scores = -np.where(rows < 0, np.float32(-np.inf), scores)
-    unsigned_rows = rows.view(np.uint64)  # -1 is the largest one
-    order = np.lexsort((unsigned_rows, negative_scores))[:, :depth]
-    ordered_scores = -np.take_along_axis(negative_scores, order, axis=1)
-    return ordered_scores, np.take_along_axis(rows, order, axis=1)
-
-
-@dataclass
-class ShardedIndex:
-    """Several indexes as one, whose rows are numbered through all of them."""
-
-    parts: Iterable[SearchableIndex]
-    dimension: int
-    is_exhaustive: bool = True
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
-
-    @property
-    def breadth(self) -> tuple[str, ...]:
-        """The options of its parts."""
-        options: dict[str, None] = {}  # a set in order
-        for part in self.parts:
-            options.update(dict.fromkeys(part.breadth))
-        return tuple(options)
-
-    def search(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
-        """Return the `depth` best rows of all parts for (B, D) queries, padded."""
-        best_scores, best_rows = padding(len(queries), depth)
-        first_row = 0
-        for part in self.parts:
-            try:
-                scores, rows = part.search(queries, min(depth, len(part)))
-            except NotFiniteError as error:
-                raise NotFiniteError(first_row + error.row) from None
-            rows = np.where(rows < 0, -1, rows + first_row)
-            all_scores = np.hstack([best_scores, scores])
-            all_rows = np.hstack([best_rows, rows])
-            best_scores, best_rows = in_order(all_scores, all_rows, depth)
-            first_row += len(part)
-        return best_scores, best_rows
-
-
-class FeedbackIndex:
-    """Pseudo-relevance feedback with dense vectors (Li et al., 2021, arXiv 2108.11044).
-
-    The second of two searches is with moved queries. Of the K best passages p of a query q, the
-    last N (`prf_negatives`) are negatives:
-
-        average:  mean(q, p_1, ..., p_K)
-        rocchio:  alpha q + beta mean(p_1, ..., p_K-N) - gamma mean(p_K-N+1, ..., p_K)
-    """
-
-    def __init__(self, index: SearchableIndex, size: int, settings: SearchSettings) -> None:
-        if size > 1 or not hasattr(index, "reconstruct"):
-            message = f"--prf {settings.prf}: the index does not return one vector per passage"
-            raise UsageError(message, "use folders of vectors, flat indexes, or one index of faiss")
-        self._index = index
-        self._reconstruct = index.reconstruct
-        self._settings = settings
-        self.is_exhaustive = index.is_exhaustive
-        self.dimension = index.dimension
-        self.breadth = index.breadth
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    def search(self, queries: Vectors, depth: int) -> tuple[Scores, Rows]:
-        """Return the `depth` best rows for the moved (B, D) queries, padded."""
-        _, rows = self._index.search(queries, self._settings.prf_depth)
-        is_hit = rows >= 0
-        passages = self._passage_vectors(rows, is_hit)
-        if self._settings.prf is Prf.AVERAGE:
-            counts = np.float32(1 + is_hit.sum(axis=1, keepdims=True))
-            moved_queries = (queries + passages.sum(axis=1)) / counts
-        else:
-            moved_queries = self._rocchio(queries, passages, is_hit)
-        return self._index.search(moved_queries, depth)
-
-    def _passage_vectors(self, rows: Rows, is_hit: NDArray[np.bool_]) -> Vectors:
-        """Return the (B, K, D) vectors of (B, K) rows; zero where there is no hit."""
-        vectors = np.zeros((*rows.shape, self.dimension), np.float32)
-        distinct_rows, positions = np.unique(rows[is_hit], return_inverse=True)
-        vectors[is_hit] = self._reconstruct(distinct_rows)[positions]
-        return vectors
-
-    def _rocchio(self, queries: Vectors, passages: Vectors, is_hit: NDArray[np.bool_]) -> Vectors:
-        """Move (B, D) queries towards the best of (B, K, D) passages, and away from the last."""
-        settings = self._settings
-        first_negative = passages.shape[1] - settings.prf_negatives
-        positives = _mean_of_hits(passages[:, :first_negative], is_hit[:, :first_negative])
-        negatives = _mean_of_hits(passages[:, first_negative:], is_hit[:, first_negative:])
-        moved_queries: Vectors = settings.prf_alpha * queries + settings.prf_beta * positives
-        moved_queries -= settings.prf_gamma * negatives
-        return moved_queries
-
-
-def _mean_of_hits(passages: Vectors, is_hit: NDArray[np.bool_]) -> Vectors:
-    """Return the (B, D) means of the hits among (B, K, D) passages; the others are zero."""
-    counts = np.float32(is_hit.sum(axis=1, keepdims=True))
-    means: Vectors = passages.sum(axis=1) / np.maximum(counts, 1)
-    return means
-
-
-def strictly_decreasing(scores: Scores) -> Scores:
-    """Lower tied scores, (K,) float32 in descending order, to the next lower float32."""
-    if (scores[1:] < scores[:-1]).all():
-        return scores
-    # Every float32 has a whole number, by its bits: the next lower float32 has the next lower one.
-    # The number of a lowered score is the lesser of its own and of that of the score above, less
-    # 1: the least of its own and of those of all scores above, each less the distance in rows.
-    bits = scores.view(np.int32).astype(np.int64)
-    numbers = np.where(bits < 0, -(bits & LOW_31_BITS), bits)
-    rows = np.arange(len(scores))
-    lowered_numbers = np.minimum.accumulate(numbers + rows) - rows
-    is_negative = lowered_numbers < 0
-    lowered_bits = np.where(is_negative, -lowered_numbers - SIGN_BIT, lowered_numbers)
-    lowered = lowered_bits.astype(np.int32).view(np.float32)
-    return np.where(lowered_numbers == numbers, scores, lowered)
-
-
-class Ranking:
-    """Ranks the scored passages of queries by the options of a run, and counts tied scores.
-
-    Equal scores are ordered by descending id, or left in the `engine_order`, as its scores are.
-    """
-
-    def __init__(self, settings: RankingSettings, *, engine_order: bool = False) -> None:
-        self._settings = settings
-        self._engine_order = engine_order
-        default_ties = Ties.KEEP if engine_order else Ties.BREAK
-        self.ties = settings.ties or default_ties
-        self.tied_hits = 0
-        self.tied_queries = 0
-
-    def best(self, qid: str, docids: Iterable[str], scores: Iterable[float]) -> Hits:
-        """Return every passage once, or with --max-passage every document, the best first."""
-        best_scores: dict[str, float] = {}  # by passage or document
-        for name, score in zip(docids, scores, strict=True):
-            if self._settings.max_passage:
-                name = document_of(name, self._settings.max_passage_delimiter)
-            if name not in best_scores or score > best_scores[name]:
-                best_scores[name] = score
-        if self._settings.remove_query:
-            best_scores.pop(qid, None)
-        if self._engine_order:
-            return list(best_scores.items())
-        return best_first(best_scores.items())
-
-    def final(self, hits: Hits) -> Hits:
-        """Return the hits of a query that its run lists, with tied scores lowered."""
-        hits = hits[: self._settings.kept]
-        scores = np.array([score for _, score in hits])
-        self._count_ties(scores)
-        if self.ties is Ties.KEEP:
-            return hits
-        lowered = strictly_decreasing(scores.astype(np.float32)).tolist()
-        return [(name, score) for (name, _), score in zip(hits, lowered, strict=True)]
-
-    def final_columns(self, hits: RankedWords) -> RankedWords:
-        """Return the hits of `final` for hits that are columns."""
-        hits = hits.first(self._settings.kept)
-        self._count_ties(hits.scores)
-        if self.ties is Ties.KEEP:
-            return hits
-        lowered = strictly_decreasing(hits.scores.astype(np.float32))
-        return RankedWords(hits.words, lowered.astype(np.float64))
-
-    def _count_ties(self, scores: NDArray[np.float64]) -> None:
-        """Count the scores of a query's hits that are equal to the one above."""
-        tied_hits = int(np.count_nonzero(scores[1:] == scores[:-1]))
-        self.tied_hits += tied_hits
-        if tied_hits:
-            self.tied_queries += 1
-
-    def report(self) -> None:
-        """Log in which order hits of equal scores stand, if there are any."""
-        if not self.tied_hits:
-            return
-        hits = f"{self.tied_hits:,} hits of {self.tied_queries:,} queries"
-        if self._engine_order:
-            message = f"equal scores: {hits} score as the hit above, and stand in Lucene's order"
-        else:
-            message = f"equal scores: {hits} score as the hit above, and stand by descending id"
-        if self.ties is Ties.BREAK:
-            message += (
-                "; each is written with the next lower score, so that all tools read one order"
-            )
-        logger.info(message)
 
 
 class Searcher:

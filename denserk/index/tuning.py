@@ -19,10 +19,10 @@ from scipy.stats import binomtest
 from denserk.config.retrieval import IndexSettings, SearchSettings
 from denserk.errors import UsageError
 from denserk.index import faiss_build, faiss_files, faiss_library
+from denserk.index.engines import SearchableIndex, Vectors, recalls
 from denserk.index.exact import ExactIndex
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.folder import INDEX
-from denserk.index.searcher import SearchableIndex, Vectors, recalls
 from denserk.models import processor
 from denserk.reporting import track
 

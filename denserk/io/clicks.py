@@ -85,7 +85,7 @@ def read_clicks(source: str | Path, handle: BinaryIO | None = None) -> Iterator[
     log = _ClickLog(source)
     next(lines)
     for row in _rows(lines, header, _delimiter(text), source):
-        log.add(*row)
+        log.add(row)
     return log.queries(has_ids=Column.QUERY_ID in header.columns)
 
 
@@ -113,13 +113,18 @@ def _rows(lines: files.Lines, header: Header, delimiter: str, source: str | Path
         if header.is_quoted and delimiter == TAB:
             cells = [files.unquote(cell) for cell in cells]
         values = dict(zip(header.columns, map(str.strip, cells), strict=True))
-        count = COUNT.fullmatch(values[Column.COUNT])
-        if count is None:
+        whole_number = COUNT.fullmatch(values[Column.COUNT])
+        if whole_number is None:
             found = f"the count {values[Column.COUNT][:40]!r}"
             raise InputError(source, line, found, "a whole number of clicks")
         docid = identifier(values[Column.PASSAGE_ID], source, line, "passage")
-        qid = values.get(Column.QUERY_ID, "")
-        yield _Row(line, qid, values.get(Column.QUERY, ""), docid, int(count[1]))
+        yield _Row(
+            line=line,
+            qid=values.get(Column.QUERY_ID, ""),
+            text=values.get(Column.QUERY, ""),
+            docid=docid,
+            clicks=int(whole_number[1]),
+        )
 
 
 class _ClickLog:
@@ -127,22 +132,25 @@ class _ClickLog:
 
     def __init__(self, source: str | Path) -> None:
         self._source = source
-        self._counts: dict[str, dict[str, int]] = {}
+        # by query id, or by the text of a query without one
+        self._counts: dict[str, dict[str, int]] = {}  # clicks of each passage
         self._texts: dict[str, str] = {}
         self._lines: dict[str, int] = {}  # of the first row of each query
 
-    def add(self, line: int, qid: str, text: str, docid: str, count: int) -> None:
+    def add(self, row: _Row) -> None:
         """Add a row; rows of a query id have one text."""
-        key = qid or text
+        key = row.qid or row.text
         if not key:
-            raise InputError(self._source, line, "an empty query", "a query or its id")
-        self._lines.setdefault(key, line)
-        first_text = self._texts.setdefault(key, text)
-        if text != first_text:
-            found = f"query {qid} with the text {text[:60]!r}, and {first_text[:60]!r} above"
-            raise InputError(self._source, line, found, "one text of a query")
+            raise InputError(self._source, row.line, "an empty query", "a query or its id")
+        self._lines.setdefault(key, row.line)
+        text_above = self._texts.setdefault(key, row.text)
+        if row.text != text_above:
+            found = (
+                f"query {row.qid} with the text {row.text[:60]!r}, and {text_above[:60]!r} above"
+            )
+            raise InputError(self._source, row.line, found, "one text of a query")
         counts = self._counts.setdefault(key, {})
-        counts[docid] = counts.get(docid, 0) + count
+        counts[row.docid] = counts.get(row.docid, 0) + row.clicks
 
     def queries(self, *, has_ids: bool) -> Iterator[QueryClicks]:
         """Yield the queries; a column `query` without one of ids holds texts, or else ids."""

@@ -211,8 +211,8 @@ def columns_by_meaning(names: Iterable[str], table: Table) -> dict[Column, str]:
         column = column_of(name, table)
         if column is None:
             continue
-        chosen = by_meaning.setdefault(column, name)
-        if _preference(name, column, table) < _preference(chosen, column, table):
+        earlier_name = by_meaning.setdefault(column, name)
+        if _preference(name, column, table) < _preference(earlier_name, column, table):
             by_meaning[column] = name
     return by_meaning
 
@@ -226,7 +226,9 @@ def _preference(name: str, column: Column, table: Table) -> int:
     """Return the position of a name in `NAMES`; the lowest is preferred."""
     known_names = NAMES[table][column].split()
     plain = plain_name(name)
-    return known_names.index(plain) if plain in known_names else len(known_names)
+    if plain not in known_names:  # negative_2
+        return len(known_names)
+    return known_names.index(plain)
 
 
 class Header(NamedTuple):
@@ -255,7 +257,7 @@ def recognise_header(cells: Sequence[str], table: Table) -> Header | None:
     >>> recognise_header(["id", "a query"], Table.QUERIES) is None
     True
     """
-    names = tuple(cell.strip().strip('"').strip() for cell in cells)
+    names = cell_names(cells)
     columns: list[Column] = []
     for name in names:
         column = column_of(name, table)
@@ -264,8 +266,17 @@ def recognise_header(cells: Sequence[str], table: Table) -> Header | None:
         columns.append(column)
     if not has_required_columns(set(columns), table):
         return None
-    is_quoted = all(cell.strip().startswith('"') for cell in cells)
-    return Header(names, tuple(columns), is_quoted)
+    return Header(names, tuple(columns), are_quoted(cells))
+
+
+def cell_names(cells: Sequence[str]) -> tuple[str, ...]:
+    """Return the cells of a header as names, without quotes and blanks around them."""
+    return tuple(cell.strip().strip('"').strip() for cell in cells)
+
+
+def are_quoted(cells: Sequence[str]) -> bool:
+    """Return whether all cells of a line begin with a quote."""
+    return all(cell.strip().startswith('"') for cell in cells)
 
 
 # Headers that belong to a format, BEIR's qrels and DPR's passages: the format is reported.
@@ -307,20 +318,21 @@ def has_telling_name(cells: Sequence[str]) -> bool:
 
 def header_hint(cells: Sequence[str], table: Table) -> str | None:
     """Return a hint for a line that is no header as a whole and looks like one."""
-    unknown = [cell for cell in cells if column_of(cell, table) is None]
-    if len(cells) < 2 or (unknown and not has_telling_name(cells)):
+    unknown_cells = [cell for cell in cells if column_of(cell, table) is None]
+    if len(cells) < 2:
         return None
-    if unknown:
-        reason = f"{show_cells(unknown)}: not known as a column of {table}"
-    else:
-        reason = "its columns have one meaning twice, or lack one"
+    reason = "its columns have one meaning twice, or lack one"
+    if unknown_cells:
+        if not has_telling_name(cells):
+            return None
+        reason = f"{show_cells(unknown_cells)}: not known as a column of {table}"
     return f"if it is a header, write {EXAMPLE_HEADERS[table]} ({reason}), or leave it out"
 
 
 def show_cells(cells: Sequence[str]) -> str:
     """Return the first cells of a line for a message, on one line."""
-    shown = [cell.strip()[:40] for cell in cells[:8]]
-    return ", ".join(cell if cell.isprintable() else repr(cell) for cell in shown)
+    beginnings = [cell.strip()[:40] for cell in cells[:8]]
+    return ", ".join(cell if cell.isprintable() else repr(cell) for cell in beginnings)
 
 
 def split_columns(line: str) -> list[str]:
@@ -329,7 +341,9 @@ def split_columns(line: str) -> list[str]:
     Names may have blanks between tabs; ids have none.
     """
     cells = line.split("\t")
-    return line.split() if len(cells) < 3 else cells
+    if len(cells) < 3:
+        return line.split()
+    return cells
 
 
 def run_or_qrels(names: Iterable[str]) -> Table | None:
@@ -351,7 +365,9 @@ def run_or_qrels(names: Iterable[str]) -> Table | None:
         return Table.QRELS if is_beir and not has_run_column else Table.RUN
     if is_run:
         return Table.RUN
-    return Table.QRELS if is_qrels else None
+    if is_qrels:
+        return Table.QRELS
+    return None
 
 
 class TrainingColumns(NamedTuple):
@@ -367,15 +383,15 @@ class TrainingColumns(NamedTuple):
     is_in_order: bool = True  # as if the order alone had decided, and nothing is left out
 
     def __str__(self) -> str:
-        parts = [f"query: {self.query}"]
-        parts += [f"positive: {name}" for name in self.positives]
-        parts += [f"negative: {name}" for name in self.negatives]
+        uses = [f"query: {self.query}"]
+        uses += [f"positive: {name}" for name in self.positives]
+        uses += [f"negative: {name}" for name in self.negatives]
         if self.query_id is not None:
-            parts.append(f"query id: {self.query_id}")
+            uses.append(f"query id: {self.query_id}")
         if self.label is not None:
-            parts.append(f"label: {self.label}")
-        parts += [f"not used: {name}" for name in self.ignored]
-        return ", ".join(parts)
+            uses.append(f"label: {self.label}")
+        uses += [f"not used: {name}" for name in self.ignored]
+        return ", ".join(uses)
 
 
 def training_columns(names: Sequence[Any], *, ids: bool = False) -> TrainingColumns:
@@ -390,37 +406,45 @@ def training_columns(names: Sequence[Any], *, ids: bool = False) -> TrainingColu
     >>> print(training_columns(["text1", "text2", "text3"]))
     query: text1, positive: text2, negative: text3
     """
-    names_of, unknown = _sort_training_names(names, ids)
-    label = names_of.pop(Column.LABEL, [])
+    names_by_column, positional_names = _sort_training_names(names, ids)
+    label = _take_names(names_by_column, Column.LABEL)
     query_id: list[Any] = []
     if ids:
-        query = names_of.pop(Column.QUERY_ID, []) or names_of.pop(Column.QUERY, [])
-        positives = names_of.pop(Column.POSITIVE_ID, []) or names_of.pop(Column.POSITIVE, [])
-        negatives = names_of.pop(Column.NEGATIVE_ID, []) or names_of.pop(Column.NEGATIVE, [])
+        query = _take_names(names_by_column, Column.QUERY_ID, Column.QUERY)
+        positives = _take_names(names_by_column, Column.POSITIVE_ID, Column.POSITIVE)
+        negatives = _take_names(names_by_column, Column.NEGATIVE_ID, Column.NEGATIVE)
     else:
-        query = names_of.pop(Column.QUERY, [])
-        query_id = names_of.pop(Column.QUERY_ID, [])
-        positives = names_of.pop(Column.POSITIVE, []) or names_of.pop(Column.TEXT, [])
-        negatives = names_of.pop(Column.NEGATIVE, [])
-    for name in unknown:
+        query = _take_names(names_by_column, Column.QUERY)
+        query_id = _take_names(names_by_column, Column.QUERY_ID)
+        positives = _take_names(names_by_column, Column.POSITIVE, Column.TEXT)
+        negatives = _take_names(names_by_column, Column.NEGATIVE)
+    for name in positional_names:
         if not query:
             query = [name]
         elif not positives:
             positives = [name]
         else:
             negatives = [*negatives, name]
-    order = [name for name in names if name not in label]
-    is_named = any(isinstance(name, str) for name in unknown)
+    texts_or_ids = [name for name in names if name not in label]
+    has_unknown_name = any(isinstance(name, str) for name in positional_names)
     return TrainingColumns(
         query=query[0] if query else None,
         positives=tuple(positives),
         negatives=tuple(negatives),
         query_id=query_id[0] if query_id else None,
         label=label[0] if label else None,
-        ignored=tuple(chain.from_iterable(names_of.values())),
-        by_position=tuple(unknown),
-        is_in_order=not is_named and [*query, *positives, *negatives] == order,
+        ignored=tuple(chain.from_iterable(names_by_column.values())),
+        by_position=tuple(positional_names),
+        is_in_order=not has_unknown_name and [*query, *positives, *negatives] == texts_or_ids,
     )
+
+
+def _take_names(names_by_column: dict[Column, list[Any]], *columns: Column) -> list[Any]:
+    """Remove and return the names of the first of some meanings that is there; [] of none."""
+    for column in columns:
+        if column in names_by_column:
+            return names_by_column.pop(column)
+    return []
 
 
 def _sort_training_names(
@@ -429,19 +453,19 @@ def _sort_training_names(
     """Return the names of each known meaning, and those that only their position explains."""
     columns: list[Column | None] = []
     for name in names:
-        is_position = not isinstance(name, str)
+        is_position = not isinstance(name, str)  # of a column without a name
         columns.append(None if is_position else column_of(name, Table.TRAINING))
     unused = {Column.EXTRA, Column.TEXT} if ids else set()
     # beside a query, a `passage` is the positive where none is named so
     if Column.POSITIVE in columns or Column.QUERY not in columns:
         unused.add(Column.TEXT)
     single = (Column.QUERY, Column.QUERY_ID, Column.TEXT, Column.LABEL)
-    names_of: dict[Column, list[Any]] = {}
-    unknown = []
+    names_by_column: dict[Column, list[Any]] = {}
+    positional_names = []
     for name, column in zip(names, columns, strict=True):
-        is_second = column in single and column in names_of
+        is_second = column in single and column in names_by_column
         if column is None or column in unused or is_second:
-            unknown.append(name)
+            positional_names.append(name)
         else:
-            names_of.setdefault(column, []).append(name)
-    return names_of, unknown
+            names_by_column.setdefault(column, []).append(name)
+    return names_by_column, positional_names

@@ -355,7 +355,9 @@ def _records_by_fields(
     if used_fields is None:
         return records
     _log_fields(file.path, file.settings, used_fields)
-    return _with_made_ids(records, made_ids) if used_fields.id is None else records
+    if used_fields.id is None:
+        return _with_made_ids(records, made_ids)
+    return records
 
 
 def _log_fields(path: str | Path, settings: CorpusSettings, used_fields: UsedKeys) -> None:
@@ -521,10 +523,10 @@ class _CorpusFile(NamedTuple):
             column_names.log_header(header, self.path, line)
             next(lines)
             return self._rows_below_header(header, lines)
-        names = [cell.strip().strip('"').strip() for cell in cells]
+        names = column_names.cell_names(cells)
         if self._are_names_of_fields(names):
             next(lines)
-            is_quoted = all(cell.strip().startswith('"') for cell in cells)
+            is_quoted = column_names.are_quoted(cells)
             rows = _table_rows(lines, names, None, self.path, is_quoted=is_quoted)
             return _Rows(None, rows)
         column_names.report_record(cells, Table.CORPUS, self.path, line)
@@ -772,7 +774,12 @@ class PassageTexts:
     def get(self, docids: Sequence[str]) -> list[Passage | None]:
         """Return the passages of ids that were noted; None where the corpus has none."""
         rows = map(self._rows.get, docids)
-        return [None if row is None else Passage(*orjson.loads(self._records[row])) for row in rows]
+        return [None if row is None else self._passage(row) for row in rows]
+
+    def _passage(self, row: int) -> Passage:
+        """Return the passage that was written as record number `row`."""
+        docid, text, title, extra = orjson.loads(self._records[row])
+        return Passage(docid, text, title, extra)
 
     def require_all(self, source: str, named_by: str, hint: str) -> None:
         """Raise an InputError if the corpus lacks noted passages."""

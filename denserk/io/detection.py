@@ -425,7 +425,9 @@ def has_qrels_header(head: FileHead) -> bool:
 def _table_of_header(head: FileHead) -> Table | None:
     """Return which of the two a header is that runs and qrels may have in common."""
     header = head.header(Table.RUN) or head.header(Table.QRELS)
-    return None if header is None else run_or_qrels(header.names)
+    if header is None:
+        return None
+    return run_or_qrels(header.names)
 
 
 def has_clicks_header(head: FileHead) -> bool:
@@ -1062,8 +1064,10 @@ def format_of(head: FileHead, formats: type[Format]) -> Format | None:
     """
     kind = KIND_OF_FORMATS[formats]
     rule = recognise(head, {kind})
-    detected = None if rule is None else rule.formats[kind]
-    return detected if isinstance(detected, formats) else None
+    if rule is None:
+        return None
+    detected_format = rule.formats[kind]
+    return detected_format if isinstance(detected_format, formats) else None
 
 
 # folders
@@ -1117,10 +1121,10 @@ def is_folder_of_relations(names: AbstractSet[str]) -> bool:
     return any(map(is_relation_file, names))
 
 
-*_FIRST_MODEL_FILES, _LAST_MODEL_FILE = [f"`{name}`" for name in MODEL_FILES]
+QUOTED_MODEL_FILES = [f"`{name}`" for name in MODEL_FILES]
 FOLDER_RULES: Sequence[FolderRule] = (
     FolderRule(
-        f"{', '.join(_FIRST_MODEL_FILES)} or {_LAST_MODEL_FILE}",
+        f"{', '.join(QUOTED_MODEL_FILES[:-1])} or {QUOTED_MODEL_FILES[-1]}",
         is_model_folder,
         {Kind.MODEL: None},
     ),
@@ -1211,7 +1215,9 @@ def possible_kinds(source: str) -> AbstractSet[Kind]:
         return DATASET | {Kind.TRAINING}
     if is_dataset_name:
         return DATASET
-    return _kinds_of_folder(path) if path.is_dir() else _kinds_of_file(path)
+    if path.is_dir():
+        return _kinds_of_folder(path)
+    return _kinds_of_file(path)
 
 
 def _kinds_of_folder(folder: Path) -> AbstractSet[Kind]:

@@ -5,7 +5,7 @@ The queries of passage d1 have the ids d1-0, d1-1, ..., in each of the three.
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from denserk.config.formats import FROM_MODEL, QuerySource
 from denserk.io.json_records import Fields, read_objects
@@ -43,20 +43,27 @@ def _queries(fields: Fields) -> list[GeneratedQuery]:
     texts = fields.texts("queries")
     sources = fields.texts("sources") or (FROM_MODEL,) * len(texts)
     positives = fields.items("positives") or [None] * len(texts)
-    for name, values in (("sources", sources), ("positives", positives)):
-        if len(values) != len(texts):
-            found = f"{len(values)} {name} for {len(texts)} queries"
-            raise fields.error(found, "one for each query")
-    queries = []
-    for text, source, positive in zip(texts, sources, positives, strict=True):
-        if not text.strip():
-            raise fields.error("a query without text", "a text")
-        if source not in SOURCES:
-            raise fields.error(f"the source {source}", f"one of {', '.join(SOURCES)}")
-        if not isinstance(positive, str | None):
-            raise fields.error(f"{type(positive).__name__} in positives", "texts or null")
-        queries.append(GeneratedQuery(text, source, positive))
-    return queries
+    if len(sources) != len(texts):
+        found = f"{len(sources)} sources for {len(texts)} queries"
+        raise fields.error(found, "one for each query")
+    if len(positives) != len(texts):
+        found = f"{len(positives)} positives for {len(texts)} queries"
+        raise fields.error(found, "one for each query")
+    return [
+        _checked_query(fields, text, source, positive)
+        for text, source, positive in zip(texts, sources, positives, strict=True)
+    ]
+
+
+def _checked_query(fields: Fields, text: str, source: str, positive: Any) -> GeneratedQuery:
+    """Return a query of a record; an error names what is wrong with it."""
+    if not text.strip():
+        raise fields.error("a query without text", "a text")
+    if source not in SOURCES:
+        raise fields.error(f"the source {source}", f"one of {', '.join(SOURCES)}")
+    if not isinstance(positive, str | None):
+        raise fields.error(f"{type(positive).__name__} in positives", "texts or null")
+    return GeneratedQuery(text, source, positive)
 
 
 def generated_topics(path: str | Path) -> Iterator[Query]:

@@ -285,10 +285,10 @@ def list_keys(record: Iterable[str]) -> str:
     keys = [key[:40] for key in record]
     if not keys:
         return "of an empty object"
-    shown = [key if key.isprintable() else repr(key) for key in keys[:8]]
+    names = [key if key.isprintable() else repr(key) for key in keys[:8]]
     if len(keys) > 8:
-        shown.append("...")
-    return ", ".join(shown)
+        names.append("...")
+    return ", ".join(names)
 
 
 def as_text(value: Any, key: str, path: str | Path, line: int | None) -> str:

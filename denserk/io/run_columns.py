@@ -283,8 +283,8 @@ class HitBlock(NamedTuple):
     starts: NDArray[np.int32]  # of the ids, and the end of the last one
     scores: NDArray[np.float64]
 
-    def hits(self, number: int) -> Iterator[RankedList | HitColumns]:
-        """Yield the hits query by query; `number` is that of the first line.
+    def by_query(self, first_line: int) -> Iterator[RankedList | HitColumns]:
+        """Yield the hits query by query; `first_line` is the number of the first hit's line.
 
         Queries with few hits come as lists, which need fewer steps a query.
         """
@@ -292,26 +292,27 @@ class HitBlock(NamedTuple):
         has_few_hits = len(self.scores) < MANY_HITS * len(self.qids)  # a query, on average
         has_long_ids = np.diff(self.starts).max() > LONGEST_ID
         if has_few_hits or has_long_ids:
-            yield from self._lists(text, number)
-            return
-        words = words_between(np.frombuffer(self.docids, np.uint8), self.starts)
-        for qid, (start, end) in zip(self.qids, pairwise([0, *self.ends]), strict=True):
-            yield HitColumns(
-                qid,
-                text,
-                self.starts[start : end + 1],
-                words[:, start:end],
-                self.scores[start:end],
-                range(number + start, number + end),
-            )
+            return self._lists_by_query(text, first_line)
+        return self._columns_by_query(text, first_line)
 
-    def _lists(self, text: str, number: int) -> Iterator[RankedList]:
-        """Yield the hits query by query as lists."""
+    def _lists_by_query(self, text: str, first_line: int) -> Iterator[RankedList]:
         docids = [text[start:end] for start, end in pairwise(self.starts.tolist())]
         scores = self.scores.tolist()
         for qid, (start, end) in zip(self.qids, pairwise([0, *self.ends]), strict=True):
-            lines = range(number + start, number + end)
+            lines = range(first_line + start, first_line + end)
             yield RankedList(qid, docids[start:end], scores[start:end], lines)
+
+    def _columns_by_query(self, text: str, first_line: int) -> Iterator[HitColumns]:
+        words = words_between(np.frombuffer(self.docids, np.uint8), self.starts)
+        for qid, (start, end) in zip(self.qids, pairwise([0, *self.ends]), strict=True):
+            yield HitColumns(
+                qid=qid,
+                text=text,
+                starts=self.starts[start : end + 1],
+                words=words[:, start:end],
+                scores=self.scores[start:end],
+                lines=range(first_line + start, first_line + end),
+            )
 
 
 def read_block(text: bytes, order: Sequence[Column], *, has_ranks: bool) -> HitBlock | None:

@@ -1,8 +1,8 @@
 """Read and write runs: TREC's six columns, the three of MS MARCO and Tevatron, and JSON.
 
-JSON is lines of hits, one object by query and passage, or the predictions of mteb.
-
-A rank stands for its negative as score, so that higher is better in every format.
+JSON is lines of hits, one object of scores by query and passage, or the predictions of mteb. Of a
+format without scores, and of runs that are read by rank, the score of a hit is its negative rank:
+higher is better in every format.
 """
 
 import logging
@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 BLOCK = 1 << 20  # bytes that are parsed at once
 SMALL_BLOCK = 1 << 19  # bytes up to which a line loop is quicker than importing pyarrow
+# What a line or a file of each format looks like, in messages.
 COLUMNS = {
     RunFormat.TREC: "6 columns: qid Q0 docid rank score tag",
     RunFormat.MSMARCO: "3 columns: qid, docid, rank",
@@ -68,7 +69,7 @@ QRELS_COLUMNS_HINT = (
 SCORE_HINT = "--set order=score reads the scores"
 TEVATRON_HINT = "if the third column is a score, name the format: tevatron"
 RankedHits = Sequence[tuple[str, float]]  # (docid, score), best first
-Lists = Iterable[tuple[str, RankedHits]]  # (qid, hits)
+ListsOfQueries = Iterable[tuple[str, RankedHits]]  # (qid, hits)
 Results = Iterable[tuple[str, RankedHits | RankedWords]]  # (qid, hits), which may be columns
 Hit = tuple[int, str, str, float]  # line number, query, passage, score
 RawLines = Iterable[tuple[int, bytes]]  # numbered from 1
@@ -98,8 +99,8 @@ def read_run(path: str | Path, format: RunFormat | None = None) -> Iterator[Rank
 def read_run_hits(
     path: str | Path, format: RunFormat | None = None
 ) -> Iterator[RankedList | HitColumns]:
-    """Yield the hits of a run query by query as `read_run`, clean lines column by column."""
-    return _RunFile(path, format).grouped()
+    """Yield the hits of a run like `read_run`, but those of large clean blocks as columns."""
+    return _RunFile(path, format).hits_of_queries()
 
 
 def read_run_scores(
@@ -110,8 +111,8 @@ def read_run_scores(
     With `by_rank` a score is the negative rank.
     """
     run: dict[str, dict[str, float]] = {}
-    for query_hits in _RunFile(path, format, by_rank).queries():
-        hits = query_hits.as_lists()
+    for hits_of_lines in _RunFile(path, format, by_rank).hits_of_consecutive_lines():
+        hits = hits_of_lines.as_lists()
         scores = run.setdefault(hits.qid, {})
         for docid, score, line in zip(hits.docids, hits.scores, hits.lines, strict=True):
             if docid in scores:
@@ -129,7 +130,10 @@ class RawHit(NamedTuple):
 
 
 def read_raw_hits(path: str | Path, qid: str) -> Iterator[RawHit]:
-    """Yield the lines of a query in the order of the file, repeated passages included."""
+    """Yield the lines of a query in the order of the file, repeated passages included.
+
+    The file is read twice: by score, and by rank where its format has ranks.
+    """
     docids: list[str] = []
     scores: list[float] = []
     for hits in _RunFile(path).hits_of_blocks():
@@ -160,7 +164,10 @@ def read_run_tag(path: str | Path) -> str | None:
     if not Path(path).is_file():
         return None
     first_cells, lines = files.peek(_cells_of_lines(path))
-    if first_cells is None or first_cells[0].startswith("{"):
+    if first_cells is None:
+        return None
+    is_json = first_cells[0].startswith("{")
+    if is_json:
         return None
     header = column_names.recognise_header(first_cells, Table.RUN)
     if header is None:
@@ -168,7 +175,7 @@ def read_run_tag(path: str | Path) -> str | None:
     tag_column = header.position(Column.TAG)
     if tag_column is None:
         return None
-    next(lines)
+    next(lines)  # the header, which would be the last line of an empty run
     tag = _last_cell(lines, tag_column)
     if tag is not None and header.is_quoted:
         return files.unquote(tag)
@@ -195,8 +202,8 @@ def _last_cell(lines: Iterable[Sequence[str]], column: int) -> str | None:
 class RunLookup:
     """A run whose queries are read in any order; memory grows with its queries, not its hits.
 
-    `copy` takes the hits, and runs may share it. `queries` are in the order of the file; `format`
-    is None where the run is empty.
+    The hits are written to `copy`, a record for each query, which several runs may share. `queries`
+    are in the order of the file; `format` is None where the run is empty.
     """
 
     def __init__(
@@ -204,27 +211,27 @@ class RunLookup:
     ) -> None:
         self.path = path
         self._copy = copy
-        self._numbers: dict[str, int] = {}  # query -> number of its record
-        self._packed: set[str] = set()  # queries whose records are columns
+        self._record_numbers: dict[str, int] = {}  # by query
+        self._column_qids: set[str] = set()  # queries whose records are columns; others are JSON
         run = _RunFile(path, format)
         with (
             files.write_errors(copy.path),
             track(f"reading {files.display_name(path)}", None, "queries") as progress,
         ):
-            for hits in run.grouped():
+            for hits in run.hits_of_queries():
                 if isinstance(hits, HitColumns):
                     record = RankedWords(hits.words, hits.scores).packed()
-                    self._packed.add(hits.qid)
+                    self._column_qids.add(hits.qid)
                 else:
                     record = orjson.dumps((hits.docids, hits.scores))
-                self._numbers[hits.qid] = copy.append(record)
+                self._record_numbers[hits.qid] = copy.append(record)
                 progress.advance()
-        self.queries = list(self._numbers)
+        self.queries = list(self._record_numbers)
         self.format = run.format if self.queries else None
 
     def hits(self, qid: str) -> tuple[list[str], list[float]]:
         """Return passages and scores of a query, in the order of the file."""
-        number = self._numbers.get(qid)
+        number = self._record_numbers.get(qid)
         if number is None:
             return [], []
         columns = self.columns(qid)
@@ -238,39 +245,43 @@ class RunLookup:
 
         Those of a query that the run lacks are empty.
         """
-        number = self._numbers.get(qid)
+        number = self._record_numbers.get(qid)
         if number is None:
             return NO_HITS
-        if qid not in self._packed:
+        if qid not in self._column_qids:
             return None
         return RankedWords.unpacked(self._copy[number])
 
 
 @dataclass
 class _RunFile:
-    """A run that is parsed from front to back; see `read_run_scores`."""
+    """A run that is parsed from front to back.
+
+    Three methods build on each other: `hits_of_blocks` parses, `hits_of_consecutive_lines` joins
+    the hits of a query over blocks, and `hits_of_queries` also rejects a query that comes again.
+    """
 
     path: str | Path
-    format: RunFormat | None = None
-    by_rank: bool = False
-    order: tuple[Column, ...] = ()  # of the columns; empty in JSON
+    format: RunFormat | None = None  # None until it is detected by the first lines
+    by_rank: bool = False  # a score is the negative rank
+    order: tuple[Column, ...] = ()  # of the columns, from the first lines; empty in JSON
     is_quoted: bool = False  # as the header is: write.table of R quotes every string
 
-    def grouped(self) -> Iterator[RankedList | HitColumns]:
+    def hits_of_queries(self) -> Iterator[RankedList | HitColumns]:
         """Yield the hits of each query, whose lines must be consecutive."""
-        finished: set[str] = set()
+        finished_qids: set[str] = set()
         previous_qid = ""
-        for hits in self.queries():
-            if hits.qid in finished:
+        for hits in self.hits_of_consecutive_lines():
+            if hits.qid in finished_qids:
                 found = f"query {hits.qid} again after query {previous_qid}"
                 expected = "the lines of a query together"
                 hint = "sort -s -k1,1 puts them together"
                 raise InputError(self.path, hits.lines[0], found, expected, hint)
-            finished.add(hits.qid)
+            finished_qids.add(hits.qid)
             previous_qid = hits.qid
             yield hits
 
-    def queries(self) -> Iterator[RankedList | HitColumns]:
+    def hits_of_consecutive_lines(self) -> Iterator[RankedList | HitColumns]:
         """Yield the hits of consecutive lines of one query, each passage once."""
         for _, hits_of_blocks in groupby(self.hits_of_blocks(), attrgetter("qid")):
             hits = join_hits(list(hits_of_blocks))
@@ -283,6 +294,7 @@ class _RunFile:
         if row is not None:
             (docid,) = hits.docids_at([row])
             raise _repeated_passage(hits.qid, docid, self.path, hits.lines[row])
+        # by rank, scores are negative ranks
         if self.by_rank and len(set(hits.scores)) < len(hits.scores):
             found = f"a rank of query {hits.qid} twice"
             expected = "each rank once a query"
@@ -297,7 +309,7 @@ class _RunFile:
                     header_lines = self._begin(block, first_line)
                     if header_lines is None:
                         continue
-                    if self.format in OBJECTS:
+                    if self.format in OBJECTS:  # the first block is the whole file
                         block += handle.read()
                     block = _without_lines(block, header_lines)
                     first_line += header_lines
@@ -308,17 +320,17 @@ class _RunFile:
                     hits = self._parse(block, first_line)
                 yield from hits
 
-    def _begin(self, block: bytes, number: int) -> int | None:
+    def _begin(self, block: bytes, first_line: int) -> int | None:
         """Decide format and order of the columns by the first block that is not blank.
 
         Returns the number of lines to the end of the header, 0 without one; None where all lines
-        are blank. `number` is that of the first line of the block.
+        are blank. `first_line` is the number of the block's first line in the file.
         """
         head = FileHead(block)
         line_in_block, text = head.record_line
         if not text:
             return None
-        line = number + line_in_block - 1
+        line = first_line + line_in_block - 1
         is_json = self.format in JSON_FORMATS or files.is_json(text.encode())
         header = None if is_json else self._read_header(text, line)
         if header is not None:
@@ -332,7 +344,10 @@ class _RunFile:
         return 0
 
     def _read_header(self, text: str, line: int) -> column_names.Header | None:
-        """Return the header that a line is; None if it is a hit."""
+        """Return the header that a line is; None if it is a hit.
+
+        A line without numbers that looks like a header, but is none as a whole, is an error.
+        """
         cells = column_names.split_columns(text)
         header = column_names.recognise_header(cells, Table.RUN)
         if header is not None:
@@ -360,7 +375,10 @@ class _RunFile:
         self.is_quoted = header.is_quoted
 
     def _detect(self, head: FileHead, line: int) -> RunFormat:
-        """Return the format by the first lines, of which number `line` is the first hit."""
+        """Return the format by the first lines, of which number `line` is the first hit.
+
+        The error of an unknown format names a format that is not read, such as PDF, if it is one.
+        """
         run_format = detection.format_of(head, RunFormat)
         if run_format is not None:
             name = files.display_name(self.path)
@@ -371,7 +389,7 @@ class _RunFile:
         )
         raise unread_error or self._wrong_columns(line, head.terms)
 
-    def _by_column(self, block: bytes, number: int) -> Iterator[RankedList | HitColumns] | None:
+    def _by_column(self, block: bytes, first_line: int) -> Iterator[RankedList | HitColumns] | None:
         """Read a large block column by column if its lines are clean; else return None.
 
         With `by_rank` every block is read line by line.
@@ -380,14 +398,14 @@ class _RunFile:
         if len(block) <= SMALL_BLOCK or self.by_rank or not has_columns:
             return None
         hits = read_block(block, self.order, has_ranks=self.format is RunFormat.MSMARCO)
-        return None if hits is None else hits.hits(number)
+        return None if hits is None else hits.by_query(first_line)
 
-    def _parse(self, block: bytes, number: int) -> Iterator[RankedList]:
+    def _parse(self, block: bytes, first_line: int) -> Iterator[RankedList]:
         """Parse a block line by line, or the object that it is."""
         if self.format is RunFormat.JSON:
             yield from self._object(block)
             return
-        lines = enumerate(block.split(b"\n"), number)
+        lines = enumerate(block.split(b"\n"), first_line)
         if self.format is RunFormat.JSONL:
             hits = self._records(lines)
         elif self.format is RunFormat.MTEB:
@@ -395,15 +413,15 @@ class _RunFile:
         else:
             hits = self._columns(lines)
         for qid, hits_of_query in groupby(hits, itemgetter(1)):
-            numbers, _, docids, scores = zip(*hits_of_query, strict=True)
-            yield RankedList(qid, list(docids), list(scores), numbers)
+            line_numbers, _, docids, scores = zip(*hits_of_query, strict=True)
+            yield RankedList(qid, list(docids), list(scores), line_numbers)
 
     def _columns(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of lines that are neither blank nor comments."""
         columns = {column: position for position, column in enumerate(self.order)}
         query_column = columns[Column.QUERY_ID]
         passage_column = columns[Column.PASSAGE_ID]
-        # where the file has only one of the two, `_score` does not look at the other
+        # where the file has only one of the two, both are its column: `_score` looks at that alone
         rank_column = columns.get(Column.RANK, columns.get(Column.SCORE, -1))
         score_column = columns.get(Column.SCORE, rank_column)
         width = len(self.order)
@@ -449,14 +467,17 @@ class _RunFile:
             hint = QRELS_NAMES_HINT if is_qrels else None
             raise InputError(self.path, line, found, COLUMNS[RunFormat.JSONL], hint)
         return JsonKeys(
-            keys[Column.QUERY_ID],
-            keys[Column.PASSAGE_ID],
-            keys.get(Column.RANK, WRITTEN_KEYS.rank),
-            keys[Column.SCORE],
+            qid=keys[Column.QUERY_ID],
+            docid=keys[Column.PASSAGE_ID],
+            rank=keys.get(Column.RANK, WRITTEN_KEYS.rank),
+            score=keys[Column.SCORE],
         )
 
     def _object(self, data: bytes) -> Iterator[RankedList]:
-        """Yield the hits of an object by query; a query without any has no line in a run."""
+        """Yield the hits of an object by query; one without hits is left out, as in other formats.
+
+        All of them are of line 1.
+        """
         queries = json_objects.read_scores(data, self.path, COLUMNS[RunFormat.JSON])
         for qid, hits in queries:
             if hits:
@@ -471,11 +492,11 @@ class _RunFile:
         except (ValueError, AttributeError, TypeError) as error:
             found = f"no predictions of retrieval ({error})"
             raise InputError(self.path, None, found, COLUMNS[RunFormat.MTEB]) from None
-        names = [name for name, _ in queries]
-        if len(set(names)) < len(names):
+        keys = [key for key, _ in queries]
+        if len(set(keys)) < len(keys):
             raise InputError(self.path, None, "a query in two splits", "each query in one")
-        for name, hits in queries:
-            qid = identifier(name, self.path, 1, "query")
+        for key, hits in queries:
+            qid = identifier(key, self.path, 1, "query")
             for passage, score in hits:
                 docid = identifier(passage, self.path, 1, "passage")
                 hit = f" of query {qid}, passage {docid}"
@@ -484,7 +505,8 @@ class _RunFile:
     def _score(self, line: int, rank: str, score: str, hit: str = "") -> float:
         """Return the score of a hit, or its negative rank where ranks count.
 
-        `hit` names the hit in a message where the line does not.
+        `rank` and `score` are texts, of which one is parsed; `hit` names the hit in a message where
+        the line does not.
         """
         if self.by_rank or self.format is RunFormat.MSMARCO:
             if re.fullmatch("[0-9]{1,18}", rank):
@@ -549,7 +571,10 @@ def _format_of_columns(columns: Sequence[Column]) -> RunFormat:
 
 
 def _queries_of_predictions(predictions: Any) -> list[tuple[str, Iterable[tuple[str, Any]]]]:
-    """Return (qid, hits) of all subsets and splits; another error of Python if they have none."""
+    """Return (qid, hits) of all subsets and splits.
+
+    Raises an AttributeError or a TypeError if an object of JSON is no such predictions.
+    """
     predictions.pop("mteb_model_meta", None)
     queries = []
     for subset in predictions.values():
@@ -566,6 +591,7 @@ def _without_lines(block: bytes, count: int) -> bytes:
 
 
 def _repeated_passage(qid: str, docid: str, path: str | Path, line: int) -> InputError:
+    """Return the error of a passage that a query has twice, the second time in a line."""
     found = f"passage {docid} twice for query {qid}"
     return InputError(path, line, found, "each passage once a query")
 
@@ -582,7 +608,7 @@ def write_run(
     MS MARCO's format takes at most 1000 hits per query. `tag` is the last column of TREC's format,
     and mteb's name of the model. Raises an OutputError if a score is not finite.
     """
-    queries = _CheckedHits(results, DEPTHS.get(format))
+    queries = _CheckedHits(results, DEPTHS.get(format))  # counts while they are written
     if format is RunFormat.TREC:  # the only format that takes columns
         blocks = _write_trec(queries, tag, score_format)
     else:
@@ -643,7 +669,7 @@ def _check_scores(qid: str, hits: RankedHits | RankedWords) -> None:
 def _write_trec(results: Results, tag: str, score_format: str) -> Iterator[str | bytes]:
     """Yield the lines of each query, of many hits column by column."""
     for qid, hits in results:
-        # columns are put together by leaving out zero bytes: no text of a line may have one
+        # `trec_lines` fills columns up with zero bytes and drops them all: no text may have one
         has_zero_byte = "\0" in f"{qid}{tag}"
         may_be_columns = score_format == run_text.SCORES and not has_zero_byte
         columns = run_text.as_words(hits) if may_be_columns else None
@@ -657,19 +683,19 @@ def _write_trec(results: Results, tag: str, score_format: str) -> Iterator[str |
         yield "".join(lines)
 
 
-def _write_msmarco(results: Lists, tag: str, score_format: str) -> Iterator[str]:
+def _write_msmarco(results: ListsOfQueries, tag: str, score_format: str) -> Iterator[str]:
     for qid, hits in results:
         lines = [f"{qid}\t{docid}\t{rank}\n" for rank, (docid, _) in enumerate(hits, start=1)]
         yield "".join(lines)
 
 
-def _write_tevatron(results: Lists, tag: str, score_format: str) -> Iterator[str]:
+def _write_tevatron(results: ListsOfQueries, tag: str, score_format: str) -> Iterator[str]:
     for qid, hits in results:
         lines = [f"{qid}\t{docid}\t{score:{score_format}}\n" for docid, score in hits]
         yield "".join(lines)
 
 
-def _write_json_lines(results: Lists, tag: str, score_format: str) -> Iterator[str]:
+def _write_json_lines(results: ListsOfQueries, tag: str, score_format: str) -> Iterator[str]:
     for qid, hits in results:
         query = f'"qid":{_json(qid)}'
         lines = [
@@ -679,13 +705,13 @@ def _write_json_lines(results: Lists, tag: str, score_format: str) -> Iterator[s
         yield "".join(lines)
 
 
-def _write_object(results: Lists, tag: str, score_format: str) -> Iterator[str]:
+def _write_object(results: ListsOfQueries, tag: str, score_format: str) -> Iterator[str]:
     yield "{"
     yield from _members(results)
     yield "}\n"
 
 
-def _write_predictions(results: Lists, tag: str, score_format: str) -> Iterator[str]:
+def _write_predictions(results: ListsOfQueries, tag: str, score_format: str) -> Iterator[str]:
     """Yield one JSON object of mteb."""
     model = _json({"model_name": tag, "revision": None})
     yield f'{{"mteb_model_meta":{model},"default":{{"test":{{'
@@ -693,7 +719,7 @@ def _write_predictions(results: Lists, tag: str, score_format: str) -> Iterator[
     yield "}}}\n"
 
 
-def _members(results: Lists) -> Iterator[str]:
+def _members(results: ListsOfQueries) -> Iterator[str]:
     """Yield queries as members of an object, whose scores have a point: pytrec_eval needs floats.
 
     Readers would also take whole numbers for grades.
@@ -710,8 +736,8 @@ def _json(value: Any) -> str:
 
 
 # For each format but TREC's a function of results, the tag and the format of scores, which yields
-# the text.
-WRITERS: Mapping[RunFormat, Callable[[Lists, str, str], Iterator[str]]] = {
+# the text. Not every format has a tag, or scores whose format can be chosen.
+WRITERS: Mapping[RunFormat, Callable[[ListsOfQueries, str, str], Iterator[str]]] = {
     RunFormat.MSMARCO: _write_msmarco,
     RunFormat.TEVATRON: _write_tevatron,
     RunFormat.JSONL: _write_json_lines,

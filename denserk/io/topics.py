@@ -103,25 +103,25 @@ def _at_least_one(queries: Iterable[Query], source: str) -> Iterator[Query]:
 
 def _judged_queries(queries: Iterable[Query], source: str, qrels: str) -> Iterator[Query]:
     """Yield the queries that `qrels` judge, log their number, and reject qrels of other queries."""
-    judged = read_qrels_map(qrels)
+    judgments = read_qrels_map(qrels)
     first_qid = ""
     query_count = judged_count = 0
     for query in queries:
         first_qid = first_qid or query.qid
         query_count += 1
-        if query.qid in judged:
+        if query.qid in judgments:
             judged_count += 1
             yield query
     if not judged_count:
         message = (
-            f"{qrels} judges queries such as {next(iter(judged))}, and none of the "
+            f"{qrels} judges queries such as {next(iter(judgments))}, and none of the "
             f"{query_count:,} queries of {source}, such as {first_qid}"
         )
         raise MismatchError(message, "name the qrels of these queries")
     name = files.display_name(source)
     message = f"{name}: {judged_count:,} of {query_count:,} queries are judged in {qrels}"
-    if len(judged) > judged_count:
-        message += f", which judges {len(judged) - judged_count:,} more"
+    if len(judgments) > judged_count:
+        message += f", which judges {len(judgments) - judged_count:,} more"
     logger.info(message)
 
 
@@ -204,10 +204,11 @@ def read_topics_file(
             return
         file = _TopicsFile(path, head, handle, topics_format, textless, needs_query)
         detected_format, rows = file.rows()
-        keys_by_format = TOPICS_KEYS
+        keys_by_format = TOPICS_KEYS  # of JSON lines, the keys of the first record decide
         if detected_format is not None:
             keys_by_format = {detected_format: TOPICS_KEYS[detected_format]}
         if textless and detected_format is not TopicsFormat.TSV:
+            # records of answers may lack the question
             rows = ((line, {"question": "", **record}) for line, record in rows)
         topics_format, records = json_records.read_records(
             rows, keys_by_format, topics_format, path, Table.QUERIES
@@ -297,7 +298,7 @@ class _TopicsFile(NamedTuple):
         )
 
     def _object_rows(self) -> _Rows:
-        """Return the records of one object by query id."""
+        """Return the records of one object by query id, of which the first decides the format."""
         data = files.read_all(self.handle, self.path)
         if detection.is_embedding_data(self.head):
             rows = json_objects.read_embedding_queries(data, self.path)
@@ -305,8 +306,10 @@ class _TopicsFile(NamedTuple):
         first_row, rows = files.peek(json_objects.read_texts(data, self.path, "query"))
         if self.format is not None or first_row is None:
             return _Rows(self.format or TopicsFormat.JSON, rows)
-        _, record = first_row
-        return _Rows(TopicsFormat.QA if "question" in record else TopicsFormat.JSON, rows)
+        _, first_record = first_row
+        if "question" in first_record:
+            return _Rows(TopicsFormat.QA, rows)
+        return _Rows(TopicsFormat.JSON, rows)
 
     def _column_rows(self) -> _Rows:
         """Return the records of lines with columns, by their header if there is one."""
@@ -320,17 +323,17 @@ class _TopicsFile(NamedTuple):
         line, text = first_line
         header = column_names.read_header(text.split("\t"), Table.QUERIES, self.path, line)
         if header is None:
-            topics_format = self.format or self._format_of_columns()
+            topics_format = self.format or self._format_without_header()
             return _Rows(topics_format, COLUMNS[topics_format](lines, self.path))
         next(lines)
-        topics_format = self.format or _format_of_columns(header.columns)
+        topics_format = self.format or _format_of_header(header.columns)
         self._require_columns(topics_format, header.columns, header.names, line)
         return _Rows(topics_format, _header_rows(lines, header, topics_format, self.path))
 
     def _csv_rows(self) -> _Rows:
         """Return the rows of CSV as records; its header may have columns with other names."""
         names = column_names.columns_by_meaning(self.head.csv_cells, Table.QUERIES)
-        topics_format = _format_of_columns(names)
+        topics_format = _format_of_header(names)
         self._require_columns(topics_format, names, self.head.csv_cells, 1)
         lines = files.read_text_lines(self.path, self.handle)
         rows = files.read_table(lines, self.path, self.head.csv_delimiter)
@@ -344,15 +347,16 @@ class _TopicsFile(NamedTuple):
         line: int,
     ) -> None:
         """Raise an InputError for a header that lacks what the format needs."""
-        first_column = Column.ANSWERS if topics_format is TopicsFormat.DPR else Column.QUERY_ID
-        needed = {first_column} if self.textless else {first_column, Column.QUERY}
-        if not needed <= set(columns):
+        required = {Column.ANSWERS if topics_format is TopicsFormat.DPR else Column.QUERY_ID}
+        if not self.textless:
+            required.add(Column.QUERY)
+        if not required <= set(columns):
             found = f"the columns {column_names.show_cells(names)}"
-            expected = f"columns of {' and '.join(sorted(needed))}"
+            expected = f"columns of {' and '.join(sorted(required))}"
             hint = f"name them in the first line: {column_names.EXAMPLE_HEADERS[Table.QUERIES]}"
             raise InputError(self.path, line, found, expected, hint)
 
-    def _format_of_columns(self) -> TopicsFormat:
+    def _format_without_header(self) -> TopicsFormat:
         """Return the format of columns without a header, by the first line."""
         if self.textless and detection.has_two_cells(self.head):
             return TopicsFormat.DPR
@@ -370,7 +374,7 @@ class _TopicsFile(NamedTuple):
         raise InputError(self.path, 1, found, expected, hint)
 
 
-def _format_of_columns(columns: Iterable[Column]) -> TopicsFormat:
+def _format_of_header(columns: Iterable[Column]) -> TopicsFormat:
     """Return the format of columns under a header: DPR's have answers in place of ids."""
     available = set(columns)
     if Column.ANSWERS in available and Column.QUERY_ID not in available:
@@ -390,6 +394,7 @@ def _take_answers(fields: dict[str, Any], path: str | Path, line: int | None) ->
 
 
 def _is_list_of_strings(value: Any) -> bool:
+    """Return whether a value is a list of strings alone; an empty one is."""
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
@@ -406,9 +411,10 @@ def _header_rows(
         key_by_column.get(column, name)
         for column, name in zip(header.columns, header.names, strict=True)
     ]
-    most_tabs = len(keys) - 1 if header.columns[-1] is Column.QUERY else -1
+    text_is_last = header.columns[-1] is Column.QUERY
+    most_splits = len(keys) - 1 if text_is_last else -1  # -1: at all tabs
     for line, row in lines:
-        cells = row.split("\t", most_tabs)
+        cells = row.split("\t", most_splits)
         if len(cells) != len(keys):
             found = f"{files.columns(len(cells))} between tabs"
             raise InputError(path, line, found, f"{len(keys)}: {', '.join(header.names)}")
@@ -538,7 +544,7 @@ def _query_lines(
         if topics_format is TopicsFormat.TSV:
             losses["answers"] += len(answers)
             yield f"{qid}\t{text}\n"
-        else:
+        else:  # DPR's questions have no ids
             if qid != str(number):
                 losses["ids, which become positions"] += 1
             yield f"{files.quote(text)}\t{list(answers)!r}\n"
@@ -556,7 +562,9 @@ def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[Wri
     DPR's format is an array with `ctxs`, best first; Pyserini's is an object by query id with
     `contexts`.
     """
-    opening, closing = (b"{", b"}") if pyserini else (b"[", b"]")
+    opening, closing = b"[", b"]"
+    if pyserini:
+        opening, closing = b"{", b"}"
     with files.whole_binary(path) as out:
         out.write(opening)
         yield _ContextsFile(out, pyserini=pyserini).write
@@ -605,10 +613,10 @@ def read_qrels(
     Parquet; `hf:NAME/SPLIT`. A `qrels_format` of None is detected by the number of columns. A
     passage has one grade for a query, or with `by_subtopic` one for each sub-topic of it.
     """
-    judged: dict[tuple[str, str, str], int] = {}
+    grades: dict[tuple[str, str, str], int] = {}  # by query, passage and sub-topic
     for path, line, qrel in _judgments(source, qrels_format):
-        key = qrel.qid, qrel.docid, qrel.subtopic if by_subtopic else NO_SUBTOPIC
-        grade = judged.setdefault(key, qrel.relevance)
+        subtopic = qrel.subtopic if by_subtopic else NO_SUBTOPIC
+        grade = grades.setdefault((qrel.qid, qrel.docid, subtopic), qrel.relevance)
         if grade != qrel.relevance:
             found = (
                 f"relevance {qrel.relevance} for query {qrel.qid}, passage {qrel.docid}, "
@@ -645,7 +653,9 @@ def _irds_judgments(source: str | Path, name: str) -> Iterator[Judgment]:
 
 def _qrel(qid: str, docid: str, relevance: int, subtopic: str) -> Qrel:
     """Return a judgment; `Q0` in the second column of qrels is no sub-topic."""
-    return Qrel(qid, docid, relevance, NO_SUBTOPIC if subtopic == "Q0" else subtopic)
+    if subtopic == "Q0":
+        subtopic = NO_SUBTOPIC
+    return Qrel(qid, docid, relevance, subtopic)
 
 
 def _read_qrels_file(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[Judgment]:
@@ -722,8 +732,8 @@ def _listed_qrels(data: bytes, path: str | Path) -> Iterator[QrelRow]:
 def _embedding_qrels(data: bytes, path: str | Path) -> Iterator[QrelRow]:
     """Yield the relevant passages of a data set of llama_index, which have no grades."""
     logger.info(f"{files.display_name(path)}: {QrelsFormat.JSON} qrels (relevant_docs)")
-    parts = json_objects.load_embedding_data(data, path)
-    yield from _ungraded(json_objects.relevant_passages(parts, path))
+    embedding_data = json_objects.load_embedding_data(data, path)
+    yield from _ungraded(json_objects.relevant_passages(embedding_data, path))
 
 
 def _ungraded(queries: Iterable[json_objects.QueryPassages]) -> Iterator[QrelRow]:
@@ -866,10 +876,10 @@ def read_qrels_map(source: str | Path) -> dict[str, dict[str, int]]:
 
 def grades_by_query(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:
     """Return query -> passage -> relevance."""
-    judged: dict[str, dict[str, int]] = {}
+    grades: dict[str, dict[str, int]] = {}
     for qrel in qrels:
-        judged.setdefault(qrel.qid, {})[qrel.docid] = qrel.relevance
-    return judged
+        grades.setdefault(qrel.qid, {})[qrel.docid] = qrel.relevance
+    return grades
 
 
 def split_file(folder: Path, split: str | None) -> Path:

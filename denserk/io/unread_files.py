@@ -121,7 +121,9 @@ def unread_file_error(
 ) -> InputError | None:
     """Return the error of an `unread_file`; None for other files."""
     unread = unread_file(head, path, table)
-    return None if unread is None else unread.error(path, line, expected)
+    if unread is None:
+        return None
+    return unread.error(path, line, expected)
 
 
 def reject_binary(head: bytes, path: str | Path, table: Table) -> None:
@@ -156,10 +158,11 @@ def _unread_csv(head: bytes, path: str | Path, table: Table) -> UnreadFile | Non
 
 def numbering_hint(path: str | Path, table: Table) -> str:
     """Return a command that makes a corpus or queries of plain text: each line gets a number."""
-    unit = "passage" if table is Table.CORPUS else "query"
-    purpose = f"if each line is a {unit}, number them"
+    purpose = "if each line is a query, number them"
     if table is Table.CORPUS:
-        purpose += " (a folder of .txt files is read as documents)"
+        purpose = (
+            "if each line is a passage, number them (a folder of .txt files is read as documents)"
+        )
     return _conversion_hint(TSV_OF_LINES, path, Table.QUERIES, purpose)
 
 
@@ -216,8 +219,10 @@ def choose_keys(records: Sequence[Mapping[str, Any]], table: Table) -> dict[str,
     {'_id': 'doc_key', 'title': 'headline', 'text': 'body_text'}
     """
     is_corpus = table is Table.CORPUS
+    id_column = Column.PASSAGE_ID if is_corpus else Column.QUERY_ID
+    text_column = Column.TEXT if is_corpus else Column.QUERY
     by_meaning = columns_by_meaning(records[0], table)
-    id_key = by_meaning.get(Column.PASSAGE_ID if is_corpus else Column.QUERY_ID)
+    id_key = by_meaning.get(id_column)
     if id_key is None:
         id_key = next(filter(is_id_name, records[0]), None)
     lengths = _text_lengths(records)
@@ -226,10 +231,9 @@ def choose_keys(records: Sequence[Mapping[str, Any]], table: Table) -> dict[str,
     if not lengths:
         return None
     title_key = by_meaning.get(Column.TITLE)
-    text_key = by_meaning.get(Column.TEXT if is_corpus else Column.QUERY)
+    text_key = by_meaning.get(text_column)
     if text_key not in lengths:
-        longest_first = sorted(lengths, key=lambda key: lengths[key], reverse=True)
-        text_key = next((key for key in longest_first if key != title_key), longest_first[0])
+        text_key = _longest_key(lengths, title_key)
     keys = {}
     if id_key is not None:
         keys["_id"] = id_key
@@ -239,6 +243,14 @@ def choose_keys(records: Sequence[Mapping[str, Any]], table: Table) -> dict[str,
     text_name = "text" if is_corpus or id_key is not None else "question"
     keys[text_name] = text_key
     return keys
+
+
+def _longest_key(lengths: Mapping[str, int], title_key: str | None) -> str:
+    """Return the key with the longest texts: that of the title only if it is alone."""
+    longest_first = sorted(lengths, key=lambda key: lengths[key], reverse=True)
+    if longest_first[0] == title_key and len(longest_first) > 1:
+        return longest_first[1]
+    return longest_first[0]
 
 
 def _text_lengths(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
@@ -294,5 +306,6 @@ def _jq_command(program: str, path: str | Path) -> str:
 
 def _jq_path(key: str) -> str:
     """Return a key as a program of jq names it."""
-    is_plain = re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", key) is not None
-    return f".{key}" if is_plain else f".[{json.dumps(key)}]"
+    if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", key):
+        return f".{key}"
+    return f".[{json.dumps(key)}]"

@@ -56,8 +56,13 @@ class Version:
         if Version.of(self.path).files == self.files:
             return
         writer = writer_of(self.path)
-        writer_name = "" if writer is None else f" by {writer.name}"
-        message = f"{self.path} is being rewritten{writer_name}: it was replaced while it was read"
+        if writer is None:
+            message = f"{self.path} is being rewritten: it was replaced while it was read"
+        else:
+            message = (
+                f"{self.path} is being rewritten by {writer.name}: "
+                "it was replaced while it was read"
+            )
         hint = "run the command again (in Python: open it again) when the other command has ended"
         raise BeingWrittenError(message, hint)
 
@@ -130,20 +135,23 @@ def _deciding_files(path: Path) -> Iterator[Path]:
     """Yield the files that are replaced whenever a file or folder is."""
     if not path.is_dir():
         yield path
-        return
-    if (path / MANIFEST).exists():
-        yield path / MANIFEST
-        for name in FILES_BESIDE_MANIFEST:
+    elif (path / MANIFEST).exists():
+        for name in (MANIFEST, *FILES_BESIDE_MANIFEST):
             yield path / name
-        return
-    with suppress(OSError):  # it has just been replaced or removed
-        for item in path.iterdir():
-            if item.name in TRAINING_FILES or is_temporary(item):
-                continue
-            if not item.is_dir():
-                yield item
-            elif not _changes_in_training(item):
-                yield from (file for file in item.iterdir() if not file.is_dir())
+    else:
+        with suppress(OSError):  # it has just been replaced or removed
+            yield from _files_of_model(path)
+
+
+def _files_of_model(folder: Path) -> Iterator[Path]:
+    """Yield the files of a model's folder, and of folders in it, without those of a training."""
+    for item in folder.iterdir():
+        if item.name in TRAINING_FILES or is_temporary(item):
+            continue
+        if not item.is_dir():
+            yield item
+        elif not _changes_in_training(item):
+            yield from (file for file in item.iterdir() if not file.is_dir())
 
 
 def _changes_in_training(folder: Path) -> bool:

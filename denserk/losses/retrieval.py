@@ -25,12 +25,12 @@ from denserk.data.batches import Positives
 from denserk.models.devices import at_least_float32
 from denserk.models.representation import PassageVectors, max_similarity, truncated, vector_scores
 
-Vectors = tuple[Tensor, PassageVectors]  # of a batch's queries (B, D), and of its passages
+Vectors = tuple[Tensor, PassageVectors]  # (B, D) of a batch's queries, (P, S, D) of its passages
 RELEASED_EPSILON = 1e-7  # what MASTER's released code adds inside the student's logarithm
 
 
 def first_rows(keys: Tensor) -> Tensor:
-    """Return the first row of the same key, for each row. (P,) -> (P,).
+    """Return for each row the first row that has its key. (P,) -> (P,).
 
     >>> first_rows(torch.tensor([5, 3, 5, 5])).tolist()
     [0, 1, 0, 0]
@@ -39,15 +39,16 @@ def first_rows(keys: Tensor) -> Tensor:
     ordered_keys, rows = keys.sort(stable=True)
     begins_run = torch.ones_like(keys, dtype=torch.bool)
     begins_run[1:] = ordered_keys[1:] != ordered_keys[:-1]
-    places = torch.arange(len(keys), device=keys.device)
-    begin_of_run = torch.where(begins_run, places, 0).cummax(0).values
+    positions = torch.arange(len(keys), device=keys.device)  # in the sorted keys
+    begin_of_run = torch.where(begins_run, positions, 0).cummax(0).values
     return torch.empty_like(rows).scatter(0, rows, rows[begin_of_run])
 
 
 def excluded_passages(keys: Tensor, first: Tensor, masked: Tensor | None) -> Tensor:
     """Return which rows are left out of softmaxes: a passage's further rows, padding, `masked`.
 
-    `first` is `first_rows(keys)`.
+    keys: (P,); first: (P,), `first_rows(keys)`; masked: `RetrievalObjective.false_negatives` ->
+    (P,) for all queries, or the shape of `masked`, whose columns beyond P are not of passages.
     """
     excluded = (first != torch.arange(len(keys), device=keys.device)) | (keys < 0)
     return (
@@ -71,17 +72,23 @@ def full_contrastive_scores(
     Query i against all passages, its positive against the other queries, query i against the other
     queries, its positive against the other positives, each passage among them once.
 
-    scores: (B, P), the first block; best: (B, P), those of each passage's best vector; queries:
-    (B, D); passages: (P, S, D), a positive as a query represented by its vector 0; targets: (B,),
-    equal for the same passage -> (B, P + 3 B).
+    scores: (B, P), the first block; best: (B, P), the scores of each passage's best vector;
+    queries: (B, D); passages: (P, S, D), of which vector 0 stands for a positive that is compared
+    like a query; targets: (B,), equal for the same passage -> (B, P + 3 B).
     """
-    own = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
-    positives = passages.of(targets)
-    among = max_similarity(vector_scores(positives.values[:, 0], positives.values), positives.mask)
-    again = first_rows(targets) != torch.arange(len(targets), device=targets.device)
-    same = targets[:, None] == targets
-    others = ((best[:, targets].T, own), (queries @ queries.T, own), (among, same | again))
-    return torch.cat([scores, *(s.masked_fill(mask, -torch.inf) for s, mask in others)], 1)
+    is_itself = torch.eye(len(queries), dtype=torch.bool, device=queries.device)
+    positives = passages.of(targets)  # (B, S, D)
+    positive_scores = max_similarity(
+        vector_scores(positives.values[:, 0], positives.values), positives.mask
+    )
+    is_repeated = first_rows(targets) != torch.arange(len(targets), device=targets.device)
+    is_same_passage = targets[:, None] == targets
+    blocks = (
+        (best[:, targets].T, is_itself),
+        (queries @ queries.T, is_itself),
+        (positive_scores, is_same_passage | is_repeated),
+    )
+    return torch.cat([scores, *(block.masked_fill(mask, -torch.inf) for block, mask in blocks)], 1)
 
 
 def span_contrast_loss(rows: Tensor) -> Tensor:
@@ -89,10 +96,10 @@ def span_contrast_loss(rows: Tensor) -> Tensor:
 
     rows: (2 N, H), raw [CLS] states; rows 2 i and 2 i + 1 are of one document.
     """
-    wide = at_least_float32(rows)
-    itself = torch.eye(len(rows), dtype=torch.bool, device=rows.device)
-    partners = torch.arange(len(rows), device=rows.device) ^ 1
-    return contrastive_loss((wide @ wide.T).masked_fill(itself, -torch.inf), partners)
+    states = at_least_float32(rows)
+    is_itself = torch.eye(len(rows), dtype=torch.bool, device=rows.device)
+    partners = torch.arange(len(rows), device=rows.device) ^ 1  # 1, 0, 3, 2, ...
+    return contrastive_loss((states @ states.T).masked_fill(is_itself, -torch.inf), partners)
 
 
 def kl_divergence(teacher: Tensor, student: Tensor) -> Tensor:
@@ -100,9 +107,11 @@ def kl_divergence(teacher: Tensor, student: Tensor) -> Tensor:
 
     Minus infinity, where a group has no passage, counts in no distillation loss.
     """
-    logs = F.log_softmax(teacher, dim=1)
-    apart = (logs - F.log_softmax(student, dim=1)).masked_fill(teacher == -torch.inf, 0)
-    return (logs.exp() * apart).sum(1).mean()
+    teacher_logs = F.log_softmax(teacher, dim=1)
+    log_ratios = teacher_logs - F.log_softmax(student, dim=1)
+    # minus infinity minus itself is nan, also in the gradient
+    log_ratios = log_ratios.masked_fill(teacher == -torch.inf, 0)
+    return (teacher_logs.exp() * log_ratios).sum(1).mean()
 
 
 def soft_cross_entropy(teacher: Tensor, student: Tensor) -> Tensor:
@@ -110,18 +119,21 @@ def soft_cross_entropy(teacher: Tensor, student: Tensor) -> Tensor:
 
     Its gradient is `kl_divergence`'s, epsilon aside.
     """
-    logs = (F.softmax(student, dim=1) + RELEASED_EPSILON).log()
-    return -(F.softmax(teacher, dim=1) * logs).sum(1).mean()
+    student_logs = (F.softmax(student, dim=1) + RELEASED_EPSILON).log()
+    return -(F.softmax(teacher, dim=1) * student_logs).sum(1).mean()
 
 
 def margin_mse(teacher: Tensor, student: Tensor) -> Tensor:
-    """Return the mean squared difference of the margins positive - negative.
+    """Return the mean squared difference of the margins: score of the positive - of a negative.
 
     (B, N), (B, N) -> scalar; the mean is over the negatives that there are.
     """
     present = teacher[:, 1:] > -torch.inf
-    found, wanted = ((s[:, :1] - s[:, 1:]).masked_fill(~present, 0) for s in (student, teacher))
-    return (found - wanted).square().sum() / present.sum().clamp_min(1)
+    student_margins, teacher_margins = (
+        (scores[:, :1] - scores[:, 1:]).masked_fill(~present, 0) for scores in (student, teacher)
+    )
+    squares = (student_margins - teacher_margins).square()
+    return squares.sum() / present.sum().clamp_min(1)
 
 
 def listwise_loss(scores: Tensor) -> Tensor:
@@ -130,18 +142,22 @@ def listwise_loss(scores: Tensor) -> Tensor:
 
 
 def r_drop_loss(first: Tensor, second: Tensor, weight: float = 1.0) -> dict[str, Tensor]:
-    """Return the terms of R-Drop for two passes under different dropout. (B, N), (B, N)."""
+    """Return R-Drop's terms of the scores of two passes under different dropout.
+
+    (B, N), (B, N), the positive first -> scalars, which sum to the loss.
+    """
     agreement = kl_divergence(first, second) + kl_divergence(second, first)
     listwise = (listwise_loss(first) + listwise_loss(second)) / 2
     return {"listwise": listwise, "agreement": weight * agreement / 2}
 
 
 def sentence_loss(vectors: Tensor, labels: Tensor | None, settings: ObjectiveSettings) -> Tensor:
-    """Return Sentence-BERT's loss of pairs (B, 2, D) with (B,) labels, or triplets (B, 3, D).
+    """Return the loss of sentences, by the shape of their vectors; a mean over the batch.
 
-    Of pairs the squared error of the cosine against the label, of triplets the mean of
-    max(0, |a - p| - |a - n| + margin), Euclidean; of queries to align, (B, 1, D) with the teacher's
-    vectors (B, D) as labels, the squared distance.
+    (B, 2, D), pairs with labels (B,): Sentence-BERT's squared error of the cosine against the
+    label. (B, 3, D), triplets without labels: Sentence-BERT's max(0, |a - p| - |a - n| + margin)
+    of anchor, positive and negative, Euclidean. (B, 1, D), queries to align, with the teacher's
+    vectors (B, D) as labels: the squared distance.
     """
     if labels is None:
         anchor, positive, negative = vectors.unbind(1)
@@ -161,7 +177,7 @@ DISTILLATIONS = {  # losses of (teacher, student) scores
 
 @dataclass(frozen=True)
 class RetrievalObjective:
-    """Vectors -> loss.
+    """The loss of a bi-encoder: from the vectors of a batch to the terms that are summed.
 
     `parts` of a vector are also trained alone (Aggretriever): the dimensions of the [CLS] part,
     then of the lexical part. With `self_contrastive`, a passage's kept vector learns to win against
@@ -194,6 +210,7 @@ class RetrievalObjective:
         group has no passage; masked: `false_negatives`.
         """
         first = first_rows(keys)
+        # of rows with the same passage all but the first are excluded: groups name the first
         groups = torch.where(groups < 0, groups, first[groups])
         excluded = excluded_passages(keys, first, masked)
 
@@ -204,10 +221,13 @@ class RetrievalObjective:
                 terms = {name: term * weight for name, term in contrast.items()}
             if self.settings.distillation is not None:  # scored as retrieval will score: (B, N)
                 assert teacher is not None
-                own = passages.of(groups.clamp_min(0))
-                by_vector = torch.einsum("bd,bnsd->bns", queries, own.values)
-                kept = self.self_contrastive
-                student = by_vector[..., 0] if kept else max_similarity(by_vector, own.mask)
+                query_passages = passages.of(groups.clamp_min(0))  # (B, N, S, D)
+                by_vector = torch.einsum("bd,bnsd->bns", queries, query_passages.values)
+                student = (
+                    by_vector[..., 0]
+                    if self.self_contrastive
+                    else max_similarity(by_vector, query_passages.mask)
+                )
                 student = student.masked_fill(groups < 0, -torch.inf) / self.settings.temperature
                 terms["distillation"] = DISTILLATIONS[self.settings.distillation](teacher, student)
             return terms
@@ -217,8 +237,9 @@ class RetrievalObjective:
         terms: dict[str, Tensor] = {}
         for size in self.settings.dimensions:
             cut = partial(truncated, size=size, l2_norm=self.l2_norm)
-            found = terms_of(cut(queries), PassageVectors(cut(passages.values), passages.mask))
-            terms |= {f"{name}_{size}": term for name, term in found.items()}
+            cut_passages = PassageVectors(cut(passages.values), passages.mask)
+            terms_of_size = terms_of(cut(queries), cut_passages)
+            terms |= {f"{name}_{size}": term for name, term in terms_of_size.items()}
         return terms
 
     def chance(self, keys: Tensor, masked: Tensor | None) -> dict[str, Tensor]:
@@ -236,16 +257,18 @@ class RetrievalObjective:
         """Return which scores leave a query's softmax as those of probable positives: (B, P) bool.
 
         These are other known positives of the query, or of an equal one, and what a guide's vectors
-        score above the query's own positive: s(q, p) > s(q, p+) - margin. Full: (B, P + 3 B), pairs
-        of two queries or two positives where a known positive of one's is the other's.
+        score above the query's own positive: s(q, p) > s(q, p+) - margin. With the full contrastive
+        loss: (B, P + 3 B), the columns of `full_contrastive_scores`; a pair of two queries or two
+        positives counts where a known positive of one's is the other's. The own positive stays.
         """
         targets = first_rows(keys)[groups[:, 0]]
         full = self.settings.contrastive is ContrastiveKind.FULL
-        positives = (known.positives.unsqueeze(2) == known.passages).any(1)
-        equal = known.queries.unsqueeze(1) == known.queries
-        masked = equal.float() @ positives.float() > 0
+        is_known_positive = (known.positives.unsqueeze(2) == known.passages).any(1)  # (B, P)
+        is_equal_query = known.queries.unsqueeze(1) == known.queries  # (B, B)
+        # known of any equal query: a product of bools
+        masked = is_equal_query.float() @ is_known_positive.float() > 0
         if full:
-            related = masked[:, targets]
+            related = masked[:, targets]  # (B, B): query j's positive is a known one of query i
             masked = torch.cat([masked, related.T, related | related.T, related], 1)
         if guided is not None:
             queries, passages = guided
@@ -259,27 +282,35 @@ class RetrievalObjective:
     def _contrast(
         self, queries: Tensor, passages: PassageVectors, targets: Tensor, excluded: Tensor
     ) -> dict[str, Tensor]:
+        """Return the contrastive loss, and those of the layers and of the parts, by name.
+
+        queries: (B, D); passages: (P, S, D); targets: (B,); excluded: of `excluded_passages`.
+        """
         temperature = self.settings.temperature
         by_vector = vector_scores(queries, passages.values)
         scores = best = max_similarity(by_vector, passages.mask)
         if self.self_contrastive:  # equation 5: the own positive by its kept vector
-            own = F.one_hot(targets, best.shape[1]).bool()
-            scores = torch.where(own, by_vector[..., 0], best)
+            is_positive = F.one_hot(targets, best.shape[1]).bool()
+            scores = torch.where(is_positive, by_vector[..., 0], best)
         if self.settings.contrastive is ContrastiveKind.FULL:
             scores = full_contrastive_scores(scores, best, queries, passages, targets)
-        more = scores.shape[1] - excluded.shape[-1]  # scores with other than passages
-        scores = scores.masked_fill(F.pad(excluded, (0, more)), -torch.inf)
+        # `excluded` may lack the columns of queries and positives, of which none is excluded then
+        further_columns = scores.shape[1] - excluded.shape[-1]
+        scores = scores.masked_fill(F.pad(excluded, (0, further_columns)), -torch.inf)
         terms = {"contrastive": contrastive_loss(scores, targets, temperature)}
         if self.self_contrastive:  # equation 6: its kept vector among all of its own
-            vectors = by_vector[torch.arange(len(targets), device=targets.device), targets]
+            rows = torch.arange(len(targets), device=targets.device)
+            positive_by_vector = by_vector[rows, targets]  # (B, S)
             if passages.mask is not None:
-                vectors = vectors.masked_fill(~passages.mask[targets], -torch.inf)
-            loss = listwise_loss(vectors / self.settings.layer_temperature)
+                is_padding = ~passages.mask[targets]
+                positive_by_vector = positive_by_vector.masked_fill(is_padding, -torch.inf)
+            loss = listwise_loss(positive_by_vector / self.settings.layer_temperature)
             terms["layers"] = self.settings.layer_weight * loss
         if self.parts is not None:
             weights = (self.settings.cls_weight, self.settings.agg_weight)
             for name, part, weight in zip(("cls", "agg"), self.parts, weights, strict=True):
-                alone = queries[:, part] @ passages.values[:, 0, part].T
-                alone = alone.masked_fill(excluded[..., : alone.shape[1]], -torch.inf)
-                terms[name] = weight * contrastive_loss(alone, targets, temperature)
+                part_scores = queries[:, part] @ passages.values[:, 0, part].T  # (B, P)
+                is_excluded = excluded[..., : part_scores.shape[1]]
+                part_scores = part_scores.masked_fill(is_excluded, -torch.inf)
+                terms[name] = weight * contrastive_loss(part_scores, targets, temperature)
         return terms

@@ -375,7 +375,8 @@ class Backbone(nn.Module):
 
 def _by_head(states: Tensor, head_size: int) -> Tensor:
     """Divide states among the heads of attention: (B, T, H) -> (B, A, T, H / A)."""
-    return states.unflatten(-1, (-1, head_size)).transpose(1, 2)
+    by_head = states.reshape(*states.shape[:-1], -1, head_size)
+    return by_head.transpose(1, 2)
 
 
 class StaticConfig(PretrainedConfig):  # type: ignore[no-untyped-call]

@@ -316,7 +316,11 @@ def widest(size: int, device: torch.device) -> int:
 
 
 def widen(tensor: Tensor, size: int, axis: int = 1, value: float = 0) -> Tensor:
-    """Pad an axis with a value up to a size: (N, S, ...) -> (N, size, ...)."""
+    """Pad an axis with a value up to a size: (N, S, ...) -> (N, size, ...).
+
+    >>> widen(torch.tensor([[1, 2]]), 4).tolist()
+    [[1, 2, 0, 0]]
+    """
     missing = size - tensor.shape[axis]
     if not missing:
         return tensor

@@ -45,14 +45,10 @@ class TextGenerator:
         self.name, folder = find_model(getattr(settings, MODELS[option]), option)
         version = Version.of(folder)
         self._compute = compute
-        # the tokens that are generated count, too
-        work = f"generating from {{texts}} passages, {{tokens}} tokens each, on {self.device}"
-        batch_tokens = compute.batch_tokens or default_batch_tokens(
-            self.device.type, self.dtype, generates=True
-        )
-        self._budget = TokenBudget(batch_tokens, work, shorten=SHORTEN)
+        self._budget = self._token_budget()
         self._sampling = settings.sampling[MODELS[option]]
         self._is_causal = option == CONTINUATIONS
+
         weights = checkpoints.weight_files(folder)
         if not settings.allow_pickle and weights[-1].suffix == ".bin":
             raise ModelError(
@@ -66,16 +62,29 @@ class TextGenerator:
         self._model = checkpoints.load_model(
             auto_class, folder, config, checkpoints.read_weights(folder)
         )
-        self._tokenizer = load_tokenizer(folder)
-        if self._is_causal:  # new text follows the end of a passage
-            self._tokenizer.padding_side = "left"
-            self._tokenizer.truncation_side = "left"
-        if self._tokenizer.pad_token is None:
-            self._tokenizer.pad_token = self._tokenizer.eos_token
+        self._tokenizer = self._load_tokenizer(folder)
         self._passage_room = self._room_for_passages()
         self._model.generation_config = self._generation_config(folder)
         version.require_unchanged()
         self._model.to(self.device, choose_dtype(self.dtype, self.device))
+
+    def _token_budget(self) -> TokenBudget:
+        """Return the tokens of a batch; those that are generated count, too."""
+        batch_tokens = self._compute.batch_tokens
+        if not batch_tokens:
+            batch_tokens = default_batch_tokens(self.device.type, self.dtype, generates=True)
+        work = f"generating from {{texts}} passages, {{tokens}} tokens each, on {self.device}"
+        return TokenBudget(batch_tokens, work, shorten=SHORTEN)
+
+    def _load_tokenizer(self, folder: Path) -> Any:
+        """Return the tokenizer, which pads and cuts at the left if new text follows a passage."""
+        tokenizer = load_tokenizer(folder)
+        if self._is_causal:
+            tokenizer.padding_side = "left"
+            tokenizer.truncation_side = "left"
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        return tokenizer
 
     def _room_for_passages(self) -> int:
         """Return the number of tokens that a passage may have."""

@@ -106,7 +106,17 @@ def _write_authors(
     target: Path, query: Encoder, passage: Encoder, tokenizer: Any, longest: int
 ) -> None:
     """Write the layout of Aggretriever's authors: files of heads, and a folder for each encoder."""
-    tied = query is passage
+    _write_authors_heads(target, query, passage)
+    if query is passage:
+        _write_authors_encoder(target, passage, tokenizer, longest)
+        return
+    query_side, passage_side = AUTHORS_SIDES
+    _write_authors_encoder(target / query_side, query, tokenizer, longest)
+    _write_authors_encoder(target / passage_side, passage, tokenizer, longest)
+
+
+def _write_authors_heads(target: Path, query: Encoder, passage: Encoder) -> None:
+    """Write a file of each linear layer, and one of its sizes."""
     for file, head in AUTHORS_HEADS.items():
         query_head = getattr(query.representation, head)
         passage_head = getattr(passage.representation, head)
@@ -117,26 +127,27 @@ def _write_authors(
         config = {
             "input_dim": passage_head.in_features,
             "output_dim": passage_head.out_features,
-            "tied": tied,
+            "tied": query is passage,
         }
         with whole_text(target / f"{Path(file).stem}_config.json") as out:
             out.write(json.dumps(config) + "\n")
-    encoders = [query, passage]
-    folders = [target, target] if tied else [target / side for side in AUTHORS_SIDES]
-    words = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
-    for folder, encoder in zip(folders, encoders, strict=True):
-        with whole_text(folder / "vocab.txt") as out:  # for the released code's tokenizer
-            out.writelines(f"{word}\n" for word, _ in words)
-        model = encoder.backbone.model
-        save_transformer(
-            folder,
-            model,
-            model.state_dict(),
-            tokenizer,
-            longest,
-            file=PICKLE_FILE,
-            hidden_states=True,
-        )
+
+
+def _write_authors_encoder(folder: Path, encoder: Encoder, tokenizer: Any, longest: int) -> None:
+    """Write the folder of an encoder, with its list of words for the released code's tokenizer."""
+    ids_by_word = tokenizer.get_vocab()
+    with whole_text(folder / "vocab.txt") as out:
+        out.writelines(f"{word}\n" for word in sorted(ids_by_word, key=ids_by_word.__getitem__))
+    model = encoder.backbone.model
+    save_transformer(
+        folder,
+        model,
+        model.state_dict(),
+        tokenizer,
+        longest,
+        file=PICKLE_FILE,
+        hidden_states=True,
+    )
 
 
 def _average(sides: Sequence[Encoder], stored: StoredModel, names: Sequence[str]) -> dict[str, str]:

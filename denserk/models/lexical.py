@@ -20,7 +20,8 @@ modulus, or V), `N` positions that are projected.
 
 import hashlib
 from collections.abc import Callable
-from functools import cache, reduce
+from functools import cache, partial, reduce
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -68,14 +69,19 @@ class SliceLayout:
     def __init__(
         self, vocabulary: int, dimension: int, kind: AggKind, layout: AggLayout, seed: int
     ) -> None:
-        self.vocabulary, self.dimension, self.kind = vocabulary, dimension, kind
+        self.vocabulary = vocabulary
+        self.dimension = dimension
+        self.kind = kind
         self.signed_pairs = kind is not AggKind.PLUS or layout is not AggLayout.STRIDED
         self.modulus = dimension * (1 + self.signed_pairs)
-        random, rest = layout is AggLayout.RANDOM, vocabulary % self.modulus
-        drops = vocabulary == BERT_VOCABULARY and rest <= DROPPABLE and rest < vocabulary
-        self.dropped = rest if drops and not random else 0
-        self.appended = 0 if self.dropped else -rest % self.modulus
-        self.order = shuffled_ids(vocabulary, seed) if random else None
+        is_random = layout is AggLayout.RANDOM
+        surplus = vocabulary % self.modulus
+        may_drop = vocabulary == BERT_VOCABULARY and not is_random
+        self.dropped = 0
+        if may_drop and surplus <= DROPPABLE and surplus < vocabulary:
+            self.dropped = surplus
+        self.appended = 0 if self.dropped else -surplus % self.modulus
+        self.order = shuffled_ids(vocabulary, seed) if is_random else None
         self._order_tensors: dict[torch.device, Tensor] = {}
 
     def fold(self, scores: Tensor) -> Tensor:
@@ -104,7 +110,8 @@ class SliceLayout:
         """The maxima of columns -> the slices of `fold`: (..., modulus) -> (..., D)."""
         if not self.signed_pairs:
             return best
-        plus, minus = best[..., 0::2], best[..., 1::2]
+        plus = best[..., 0::2]
+        minus = best[..., 1::2]
         if self.kind is AggKind.PLUS:
             return torch.maximum(plus, minus)
         return torch.where(plus > minus, plus, 0.0 - minus)
@@ -130,7 +137,8 @@ class VocabularyHead:
     def __init__(
         self, transform: TensorFunction, weight: Tensor, bias: Tensor, layout: SliceLayout | None
     ) -> None:
-        self.transform, self.columns = transform, len(weight)
+        self.transform = transform
+        self.columns = len(weight)
         self.compiled: Compiled | None = None
         self.blocks = [(weight, bias)]
         if layout is None:
@@ -138,12 +146,13 @@ class VocabularyHead:
         self.columns = layout.modulus
         if layout.order is not None:
             order = layout.order_on(weight.device)
-            weight, bias = weight[order], bias[order]
+            weight = weight[order]
+            bias = bias[order]
         step = max(COLUMNS // layout.modulus, 1) * layout.modulus
         starts = range(layout.dropped, len(weight), step)
-        parts = [slice(0, layout.dropped)] if layout.dropped else []
-        parts += [slice(start, start + step) for start in starts]
-        self.blocks = [(weight[part], bias[part]) for part in parts]
+        slices = [slice(0, layout.dropped)] if layout.dropped else []
+        slices += [slice(start, start + step) for start in starts]
+        self.blocks = [(weight[ids], bias[ids]) for ids in slices]
         if layout.appended:  # to the last block alone: the others are no copies of the decoder
             last_weight, last_bias = self.blocks[-1]
             self.blocks[-1] = (
@@ -159,17 +168,20 @@ class VocabularyHead:
         if self.compiled is not None:
             return self.compiled(states)[0]
         inputs = self.transform(states)
-        parts = []
+        reduce_block: Callable[..., Any] = _reduced
+        if torch.is_grad_enabled():
+            reduce_block = partial(checkpoint, _reduced, use_reentrant=False)
+        largest_logits = []
+        log_sums = []
         for weight, bias in self.blocks:
-            given = (inputs, signs, weight, bias, self.columns)
-            if torch.is_grad_enabled():
-                parts.append(checkpoint(_reduced, *given, use_reentrant=False))
-            else:
-                parts.append(_reduced(*given))
-        logits = reduce(torch.maximum, (largest for largest, _ in parts if largest is not None))
+            largest, log_sum = reduce_block(inputs, signs, weight, bias, self.columns)
+            if largest is not None:
+                largest_logits.append(largest)
+            log_sums.append(log_sum)
+        logits = reduce(torch.maximum, largest_logits)
         if signs is not None:
             logits = logits * signs
-        result: Tensor = logits - torch.stack([log_sum for _, log_sum in parts]).logsumexp(0)
+        result: Tensor = logits - torch.stack(log_sums).logsumexp(0)
         return result
 
 
@@ -198,21 +210,27 @@ def aggregate(
     position.
     """
     weights = at_least_float32(weights)
-    used = mask if signed else mask & (weights > 0)
-    texts, positions = used.nonzero(as_tuple=True)
+    has_effect = mask if signed else mask & (weights > 0)
+    texts, positions = has_effect.nonzero(as_tuple=True)
     if not len(texts) and torch.is_grad_enabled():  # keep the graph: all gradients are zero
         texts, positions = mask.nonzero(as_tuple=True)
     best = weights.new_zeros(len(mask), head.columns)
     if signed:
         best = best.masked_fill(mask.any(1, keepdim=True), -torch.inf)
-    chosen, kept = states[texts, positions], weights[texts, positions].unsqueeze(1)
     rows = ROWS.get(states.device.type, DEFAULT_ROWS)
-    parts = (torch.split(part, rows) for part in (texts, chosen, kept))
-    for text, some, weight in zip(*parts, strict=True):
-        # A negative weight makes the least probable token of a column the largest value.
-        signs = torch.where(weight < 0, -1.0, 1.0).to(weight.dtype) if signed else None
-        values = weight * head(some, signs).exp()
-        best = best.scatter_reduce(0, text.unsqueeze(1).expand_as(values), values, "amax")
+    groups = zip(
+        torch.split(texts, rows),
+        torch.split(states[texts, positions], rows),
+        torch.split(weights[texts, positions].unsqueeze(1), rows),
+        strict=True,
+    )
+    for group_texts, group_states, group_weights in groups:
+        signs = None
+        if signed:
+            # A negative weight makes the least probable token of a column the largest value.
+            signs = torch.where(group_weights < 0, -1.0, 1.0).to(group_weights.dtype)
+        values = group_weights * head(group_states, signs).exp()
+        best = best.scatter_reduce(0, group_texts.unsqueeze(1).expand_as(values), values, "amax")
     return best
 
 
@@ -223,6 +241,6 @@ def aggregate_tokens(ids: Tensor, weights: Tensor, mask: Tensor, vocabulary: int
 
     ids: (B, T) int64, weights: (B, T), after its rule, mask: (B, T) bool -> (B, V) float32.
     """
-    kept = at_least_float32(weights).masked_fill(~mask, 0)
-    empty = kept.new_zeros(len(ids), vocabulary)
-    return empty.scatter_reduce(1, ids, kept, "amax", include_self=True)
+    weights = at_least_float32(weights).masked_fill(~mask, 0)
+    zeros = weights.new_zeros(len(ids), vocabulary)
+    return zeros.scatter_reduce(1, ids, weights, "amax", include_self=True)

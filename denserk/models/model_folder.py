@@ -519,15 +519,7 @@ def _dense_heads(tensors: Tensors) -> Tensors:
 def _read_authors(folder: Path) -> StoredModel:
     """The Aggretriever authors' layout, which does not record the variant: it is the default."""
     files = tuple(folder / name for name in AUTHORS_HEADS if (folder / name).is_file())
-    query_heads: dict[str, Tensor] = {}
-    passage_heads: dict[str, Tensor] = {}
-    heads_by_side = {"linear_q": query_heads, "linear_p": passage_heads}
-    for path in files:
-        head = AUTHORS_HEADS[path.name]
-        for name, tensor in checkpoints.read_tensors(path).items():
-            side, _, parameter = name.partition(".")
-            if side in heads_by_side:
-                heads_by_side[side][f"{head}.{parameter}"] = tensor
+    query_heads, passage_heads = _read_authors_heads(files)
     folders = [folder / side for side in AUTHORS_SIDES if (folder / side).is_dir()]
     if not folders:
         folders = [folder]
@@ -537,6 +529,20 @@ def _read_authors(folder: Path) -> StoredModel:
     if len(folders) > 1 or not has_equal_heads:
         passage = StoredEncoder.read(folders[-1], passage_heads)
     return StoredModel(folder, query, passage, _aggretriever(query_heads), files=files)
+
+
+def _read_authors_heads(files: Sequence[Path]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the heads of queries and of passages, by the names of their tensors here."""
+    query_heads: dict[str, Tensor] = {}
+    passage_heads: dict[str, Tensor] = {}
+    heads_by_side = {"linear_q": query_heads, "linear_p": passage_heads}
+    for path in files:
+        head = AUTHORS_HEADS[path.name]
+        for name, tensor in checkpoints.read_tensors(path).items():
+            side, _, parameter = name.partition(".")
+            if side in heads_by_side:
+                heads_by_side[side][f"{head}.{parameter}"] = tensor
+    return query_heads, passage_heads
 
 
 def _aggretriever(heads: Tensors) -> RepresentationSettings:

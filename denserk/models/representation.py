@@ -53,7 +53,11 @@ def pool_last(hidden: Tensor, mask: Tensor) -> Tensor:
 
 
 def truncated(vectors: Tensor, size: int | None, *, l2_norm: bool) -> Tensor:
-    """Keep the first `size` dimensions, or all, and then normalise: (..., D) -> (..., size)."""
+    """Keep the first `size` dimensions, or all, and then normalise: (..., D) -> (..., size).
+
+    >>> truncated(torch.tensor([3.0, 4.0, 9.0]), 2, l2_norm=True)
+    tensor([0.6000, 0.8000])
+    """
     vectors = vectors[..., :size]
     return F.normalize(vectors, dim=-1) if l2_norm else vectors
 
@@ -166,10 +170,9 @@ class Aggretriever(Pooled):
         learns_weights = weighs_terms and settings.term_weight is not TermWeight.ONE
         self.tok_proj = nn.Linear(hidden_size, 1) if learns_weights else None
         self.agg_proj: nn.Linear | None = None
-        if agg_dim and kind is AggKind.LINEAR:
-            self.agg_proj = nn.Linear(vocabulary, agg_dim)
-        elif agg_dim and kind is AggKind.AVERAGE:
-            self.agg_proj = nn.Linear(hidden_size, agg_dim)
+        input_sizes = {AggKind.LINEAR: vocabulary, AggKind.AVERAGE: hidden_size}
+        if agg_dim and kind in input_sizes:
+            self.agg_proj = nn.Linear(input_sizes[kind], agg_dim)
 
     def forward(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
         """(B, T, H) -> (B, D) float32."""

@@ -280,9 +280,8 @@ def read_sentence_transformers(root: Path) -> SentenceTransformersFolder:
     prompts = _read_prompts(model_config, model_path)
     max_length = transformer_settings.get("max_seq_length") or _tokenizer_length(transformer)
 
-    files = [root / MODULES_FILE, pooling_path, *transformer_paths]
-    if model_path.is_file():
-        files.append(model_path)
+    files = [root / MODULES_FILE, pooling_path]
+    files += [path for path in (model_path, *transformer_paths) if path.is_file()]
     if dense is not None:
         files.append(dense.folder / CONFIG)
     return SentenceTransformersFolder(
@@ -301,7 +300,7 @@ def read_sentence_transformers(root: Path) -> SentenceTransformersFolder:
 
 def _read_transformer(path: Path) -> Mapping[str, Any]:
     """Return the settings of the transformer, in a file of its folder."""
-    settings = read_json(path, LENGTH_RULE)
+    settings: Mapping[str, Any] = read_json(path, LENGTH_RULE)
     _check_transformer(settings, path)
     return settings
 
@@ -514,10 +513,13 @@ def _read_prompts(model_config: Mapping[str, Any], path: Path) -> Prompts:
     passage = _side_prompt(prompts, PASSAGE_PROMPTS, default)
     read_names = {*QUERY_PROMPTS, *PASSAGE_PROMPTS, default}
     unused = [name for name, text in prompts.items() if text and name not in read_names]
+    used_default = ""
+    if default is not None and (query.is_default or passage.is_default):
+        used_default = default
     return Prompts(
         query=query.text,
         passage=passage.text,
-        default=default if query.is_default or passage.is_default else "",
+        default=used_default,
         unused=tuple(unused),
     )
 

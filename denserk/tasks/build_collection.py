@@ -20,9 +20,9 @@ from denserk.config.retrieval import (
     SearchSettings,
 )
 from denserk.errors import ServerError, UsageError
-from denserk.index.folder import checked_blocks, expanded, known_count, open_sources
+from denserk.index.engines import Vectors
+from denserk.index.inputs import checked_blocks, expanded, known_count, open_sources
 from denserk.index.milvus import BATCH_BYTES, EXHAUSTIVE, KEPT_EVERY, ROWS, Collection, MilvusIndex
-from denserk.index.searcher import Vectors
 from denserk.io.files import STREAM
 from denserk.io.manifest import (
     Kind,

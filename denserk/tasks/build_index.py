@@ -32,11 +32,12 @@ from denserk.errors import MismatchError, UsageError
 from denserk.extras import installed, require
 from denserk.index import faiss_build, faiss_templates
 from denserk.index.bm25 import PURPOSE, build_bm25
+from denserk.index.engines import SearchableIndex, ShardedIndex, Vectors, recalls
 from denserk.index.faiss_index import FaissIndex
-from denserk.index.folder import INDEX, expanded, folder_bytes, gather, known_count, open_sources
+from denserk.index.folder import INDEX, folder_bytes
+from denserk.index.inputs import expanded, gather, known_count, open_sources
 from denserk.index.lucene import build_lucene, require_lucene
 from denserk.index.scripts import SAMPLE, language_of_corpus
-from denserk.index.searcher import SearchableIndex, ShardedIndex, Vectors, recalls
 from denserk.index.terms import analyzer_of
 from denserk.io import manifest
 from denserk.io.blocks import Texts

@@ -59,7 +59,7 @@ Records = Sequence[Any]  # passages, or queries
 # a GPU encodes them in a second, and 512 would not fill it.
 BLOCK_SIZES = {"cpu": 512, "cuda": 4096}
 TURN = 1e-4  # seconds; see `quick_turns`
-# options in the manifest, which a resumed run must share
+# options of the run and of its model that the manifest records, and that a resumed run must share
 RECORDED = ("vector_dtype", "shard_id", "shard_num", "batch_size", "threads")
 # recorded settings that say where a text is, and need not be those of --update
 LOCATION = ("shard_id", "shard_num", "block_size")
@@ -80,13 +80,13 @@ class EncodeResult:
 
 
 class PreparedBlock(NamedTuple):
-    """A block whose texts were compared with the journal and tokenized."""
+    """A block of passages or queries, and those of its texts that this process encodes."""
 
     block: Block
     records: Records
     hashes: Hashes
     origins: NDArray[np.int64]  # of each text the passage of --update to copy from, or -1
-    # the texts to encode; None if the block is finished, or another process encodes it
+    # the texts to encode, tokenized; None if the block is finished, or another process encodes it
     planned: PlannedTexts | None
 
     @property
@@ -109,22 +109,22 @@ class InitialState:
     """What is known before a model is loaded."""
 
     count: int | None  # texts of the input; None for a stream
-    resumed: Manifest | None  # of the output, if it is a folder that is resumed
+    resumed_manifest: Manifest | None  # of the output, if it is a folder that is resumed
 
 
 @dataclass(frozen=True)
 class EarlierWork:
     """What a run builds on: the folder that it resumes, and the vectors that it copies from."""
 
-    resumed: Manifest | None  # of the output
-    updated: EncodedTexts | None  # of --update
+    resumed_manifest: Manifest | None  # of the output
+    copied_vectors: EncodedTexts | None  # of --update
 
     @property
     def manifest(self) -> Manifest | None:
         """The manifest whose block size and way of computing this run takes over."""
-        if self.resumed is not None:
-            return self.resumed
-        return None if self.updated is None else self.updated.folder.manifest
+        if self.resumed_manifest is not None:
+            return self.resumed_manifest
+        return None if self.copied_vectors is None else self.copied_vectors.folder.manifest
 
 
 def encode(settings: EncodeSettings, corpus: CorpusSettings, options: ModelOptions) -> EncodeResult:
@@ -132,8 +132,9 @@ def encode(settings: EncodeSettings, corpus: CorpusSettings, options: ModelOptio
 
     Under torchrun the processes share the blocks, and each returns the result of all.
     """
-    is_stream = settings.source == STREAM or settings.output_format is not VectorFormat.NPY
-    if devices.launched() and is_stream:
+    reads_stream = settings.source == STREAM
+    writes_folder = settings.output_format is VectorFormat.NPY
+    if devices.launched() and (reads_stream or not writes_folder):
         raise UsageError(
             "several processes cannot read a stream, or write other than --output-format npy",
             "start encode without torchrun, or use denserk convert afterwards",
@@ -150,9 +151,9 @@ def _encode(
     if settings.topics is None:
         corpus = with_used_fields(settings.source, corpus)
     texts = open_texts(settings, corpus, options.text.get("fields"))
-    updated = EncodedTexts(settings.update) if settings.update else None
+    copied_vectors = EncodedTexts(settings.update) if settings.update else None
     initial = devices.from_main_process(lambda: initial_state(settings, texts))
-    earlier = EarlierWork(initial.resumed, updated)
+    earlier = EarlierWork(initial.resumed_manifest, copied_vectors)
 
     block_size = choose_block_size(settings, options.compute, earlier.manifest)
     start, stop = blocks.shard_bounds(
@@ -160,20 +161,21 @@ def _encode(
     )
     encoder = prepare_encoder(settings, options, texts, earlier)
     manifest = describe(settings, corpus, encoder, block_size)
-    if updated is not None:
-        manifest = describe_update(updated, manifest)
+    if copied_vectors is not None:
+        manifest = describe_update(copied_vectors, manifest)
 
-    writer = None
+    writer = None  # of a folder; other formats are written in one pass
+    finished_blocks: Finished = {}
     if settings.output_format is VectorFormat.NPY:
-        writer = open_folder(settings, manifest, encoder, initial.resumed)
-    finished = {} if writer is None else dict(writer.finished)
+        writer = open_folder(settings, manifest, encoder, initial.resumed_manifest)
+        finished_blocks = dict(writer.finished)  # a copy: the writer adds this run's blocks
     workers = choose_workers(settings, encoder)
-    block_encoder = BlockEncoder(settings, encoder, finished, updated, workers)
+    block_encoder = BlockEncoder(settings, encoder, finished_blocks, copied_vectors, workers)
     numbered_blocks = texts.blocks(block_size, start, stop)
     if settings.source != STREAM:
         numbered_blocks = read_ahead(numbered_blocks)
-    total = None if stop is None else stop - start
-    with track("encoding", total, texts.unit) as progress, quick_turns(), old_objects_kept():
+    text_count = None if stop is None else stop - start
+    with track("encoding", text_count, texts.unit) as progress, quick_turns(), gc_frozen():
         if writer is None:
             encoded_blocks = block_encoder.encode(numbered_blocks, progress.advance)
             complete_manifest = replace(manifest, complete=True)
@@ -181,7 +183,8 @@ def _encode(
             return block_encoder.result
         write_blocks(block_encoder, numbered_blocks, writer, progress.advance)
         result = finish_folder(settings, encoder, writer, block_encoder.result)
-    if devices.world()[0] == 0:
+    rank, _ = devices.world()
+    if rank == 0:
         compiled_queries.keep(encoder)
     return result
 
@@ -193,22 +196,23 @@ def quick_turns() -> Iterator[None]:
     The thread that launches the kernels of a GPU gives up its turn with each of them, and by
     default waits 5 ms until a thread that tokenizes gives it back.
     """
-    before = sys.getswitchinterval()
+    default_interval = sys.getswitchinterval()
     sys.setswitchinterval(TURN)
     try:
         yield
     finally:
-        sys.setswitchinterval(before)
+        sys.setswitchinterval(default_interval)
 
 
 @contextmanager
-def old_objects_kept() -> Iterator[None]:
+def gc_frozen() -> Iterator[None]:
     """Leave the objects that there are, most of them of libraries, out of garbage collection.
 
-    All threads stand still in it, and going through these objects takes a tenth of a second. What
-    a caller left out itself, such as a server before it forks, stays as it is.
+    All threads stand still while garbage is collected, and going through these objects takes a
+    tenth of a second. A caller that froze objects itself, such as a server before it forks, finds
+    them frozen afterwards.
     """
-    if gc.get_freeze_count():
+    if gc.get_freeze_count():  # `gc.unfreeze` would unfreeze the caller's, too
         yield
         return
     gc.freeze()
@@ -228,7 +232,7 @@ def write_blocks(
     with WriterThread() as thread:
 
         def advance_if_written(count: int) -> None:
-            thread.raise_error()  # now, and not when the block is encoded
+            thread.raise_error()  # of writing, now and not when the block is encoded
             advance(count)
 
         for encoded in block_encoder.encode(numbered_blocks, advance_if_written):
@@ -255,10 +259,10 @@ def initial_state(settings: EncodeSettings, texts: Texts) -> InitialState:
     """Check the output, count the texts, and look for work to resume."""
     refuse_output(settings)
     count = texts.count()
-    resumed = None
+    resumed_manifest = None
     if settings.resume and (Path(settings.output) / NAME).exists():
-        resumed = read_manifest(settings.output, Kind.VECTORS, unfinished=True)
-    return InitialState(count, resumed)
+        resumed_manifest = read_manifest(settings.output, Kind.VECTORS, unfinished=True)
+    return InitialState(count, resumed_manifest)
 
 
 def refuse_output(settings: EncodeSettings) -> None:
@@ -270,38 +274,53 @@ def refuse_output(settings: EncodeSettings) -> None:
 
 
 def choose_block_size(
-    settings: EncodeSettings, compute: ComputeSettings, earlier: Manifest | None
+    settings: EncodeSettings, compute: ComputeSettings, earlier_manifest: Manifest | None
 ) -> int:
     """Return the texts per block: as asked for, as in earlier work, or by the device."""
     if settings.block_size:
         return settings.block_size
-    if earlier is not None and earlier.settings.get("block_size"):
-        return int(earlier.settings["block_size"])
+    if earlier_manifest is not None and earlier_manifest.settings.get("block_size"):
+        return int(earlier_manifest.settings["block_size"])
     return BLOCK_SIZES[devices.choose_device(compute.device).type]
 
 
-def as_in_earlier_work(compute: ComputeSettings, earlier: Manifest | None) -> ComputeSettings:
+def as_in_earlier_work(
+    compute: ComputeSettings, earlier_manifest: Manifest | None
+) -> ComputeSettings:
     """Return the settings with backend, precision and batches of earlier work, unless given."""
-    if earlier is None:
+    if earlier_manifest is None:
         return compute
-    earlier_model = earlier.made_from["model"]
+    earlier_model = earlier_manifest.made_from["model"]
     if compute.backend is Backend.AUTO:
         # absent where the vectors were encoded before manifests recorded it: by torch
         backend = Backend(earlier_model.get("backend") or Backend.TORCH)
         compute = replace(compute, backend=backend)
     if compute.batch_tokens is None:
-        compute = replace(compute, batch_tokens=earlier.settings.get("batch_tokens"))
+        batch_tokens = earlier_manifest.settings.get("batch_tokens")
+        compute = replace(compute, batch_tokens=batch_tokens)
     if compute.dtype is DtypeChoice.AUTO:
         dtype = Dtype(earlier_model.get("dtype") or Dtype.FLOAT32)
-        device = devices.use_device(compute.device)
-        # a CPU computes no float16: that the device is another one is an error later
-        if device.type != "cpu" or dtype is not Dtype.FLOAT16:
-            compute = replace(compute, dtype=DtypeChoice(dtype))
-            message = f"computing in {dtype}, as before"
-            if not devices.computes_in(dtype, device):
-                message += "; to start over in float32: --overwrite --dtype float32"
-            logger.info(message)
+        compute = in_earlier_dtype(compute, dtype)
     return compute
+
+
+def in_earlier_dtype(compute: ComputeSettings, dtype: Dtype) -> ComputeSettings:
+    """Return the settings with the precision of earlier work.
+
+    No CPU computes in float16, and no device continues the work of another: that is an error when
+    the manifests are compared, so the settings stay as they are.
+    """
+    device = devices.use_device(compute.device)
+    if device.type == "cpu" and dtype is Dtype.FLOAT16:
+        return compute
+    if devices.computes_in(dtype, device):
+        logger.info(f"computing in {dtype}, as before")
+    else:
+        logger.info(
+            f"computing in {dtype}, as before; to start over in float32: --overwrite "
+            "--dtype float32"
+        )
+    return replace(compute, dtype=DtypeChoice(dtype))
 
 
 def choose_workers(settings: EncodeSettings, encoder: TextEncoder) -> int:
@@ -323,14 +342,18 @@ def prepare_encoder(
         compute = in_float32_for_int8(compute)
     encoder = load_encoder_of_all(settings, options._replace(compute=compute))
     if earlier.manifest is not None:
+        # a precision that is taken over is not tried again, so its certificate is taken over, too
         encoder.certificate = earlier.manifest.made_from["model"].get("certificate")
     if settings.int8:
-        quantize(settings, encoder, texts, earlier.resumed)
+        quantize(settings, encoder, texts, earlier.resumed_manifest)
     return encoder
 
 
 def load_encoder(settings: EncodeSettings, options: ModelOptions) -> TextEncoder:
-    """Load the model; one that encodes only queries is rejected for a corpus."""
+    """Load the model; one that encodes only queries is rejected for a corpus.
+
+    Such a model was trained to encode queries like another one, `queries_of`.
+    """
     encoder = TextEncoder(settings.model, *options)
     if encoder.queries_of and settings.topics is None:
         hint = f"encode the corpus with --model {encoder.queries_of['name']}"
@@ -339,23 +362,24 @@ def load_encoder(settings: EncodeSettings, options: ModelOptions) -> TextEncoder
 
 
 def load_encoder_of_all(settings: EncodeSettings, options: ModelOptions) -> TextEncoder:
-    """Load the model in every process; where bfloat16 is tried, as the main process decides.
+    """Load the model in every process, to compute in the same precision.
 
-    Processors of several machines may differ.
+    Where bfloat16 is tried on a CPU, the main process decides for all: processors of several
+    machines may differ.
     """
     rank, size = devices.world()
     if size == 1 or options.compute.dtype is not DtypeChoice.AUTO:
         return load_encoder(settings, options)
     if devices.use_device(options.compute.device).type != "cpu":
         return load_encoder(settings, options)
-    encoders: list[TextEncoder] = []
+    encoders: list[TextEncoder] = []  # the one of this process: encoders are not sent to others
 
-    def load_first() -> tuple[Dtype, Mapping[str, Any] | None]:
+    def try_precision() -> tuple[Dtype, Mapping[str, Any] | None]:
         encoder = load_encoder(settings, options)
         encoders.append(encoder)
         return encoder.dtype, encoder.certificate
 
-    dtype, certificate = devices.from_main_process(load_first)
+    dtype, certificate = devices.from_main_process(try_precision)
     if rank != 0:
         compute = replace(options.compute, dtype=DtypeChoice(dtype))
         encoders.append(load_encoder(settings, options._replace(compute=compute)))
@@ -364,7 +388,7 @@ def load_encoder_of_all(settings: EncodeSettings, options: ModelOptions) -> Text
 
 
 def in_float32_for_int8(compute: ComputeSettings) -> ComputeSettings:
-    """Return the settings of a model that is quantised, which computes the rest in float32."""
+    """Return the settings of a model for --int8: what is not quantised is computed in float32."""
     if processor.has_amx():
         logger.info(
             "--int8: this CPU multiplies bfloat16 as fast (AMX); --dtype bfloat16 is closer to "
@@ -376,19 +400,25 @@ def in_float32_for_int8(compute: ComputeSettings) -> ComputeSettings:
 
 
 def quantize(
-    settings: EncodeSettings, encoder: TextEncoder, texts: Texts, resumed: Manifest | None
+    settings: EncodeSettings,
+    encoder: TextEncoder,
+    texts: Texts,
+    resumed_manifest: Manifest | None,
 ) -> None:
     """Let the encoder compute in int8: by the weights of the resumed folder, or by new ones.
 
-    New ones are calibrated and certified on the first texts by the main process.
+    New ones are calibrated and certified on the first texts by the main process; the others read
+    them in `open_folder`, after it has saved them.
     """
     folder = Path(settings.output)
-    recorded = None if resumed is None else resumed.made_from["model"].get("int8")
-    if recorded and (folder / INT8_WEIGHTS).exists():
-        encoder.use_int8(settings.side, folder, recorded)
+    int8_record = None
+    if resumed_manifest is not None:
+        int8_record = resumed_manifest.made_from["model"].get("int8")
+    if int8_record and (folder / INT8_WEIGHTS).exists():
+        encoder.use_int8(settings.side, folder, int8_record)
         return
-    first_texts = list(islice(texts.read(), CALIBRATION_TEXTS + CERTIFICATION_TEXTS))
-    encoder.int8 = devices.from_main_process(lambda: encoder.quantize(settings.side, first_texts))
+    records = list(islice(texts.read(), CALIBRATION_TEXTS + CERTIFICATION_TEXTS))
+    encoder.int8 = devices.from_main_process(lambda: encoder.quantize(settings.side, records))
 
 
 def describe(
@@ -413,41 +443,51 @@ def describe(
     if settings.topics_field:
         recorded_settings["topics_field"] = list(settings.topics_field)
     made_from = {"model": encoder.description(), "texts": settings.source}
-    return Manifest(Kind.VECTORS, False, recorded_settings, made_from)
+    return Manifest(
+        kind=Kind.VECTORS, complete=False, settings=recorded_settings, made_from=made_from
+    )
 
 
-def describe_update(updated: EncodedTexts, manifest: Manifest) -> Manifest:
-    """Add the folder of --update; other settings or another model of it are a MismatchError."""
-    folder = updated.folder.folder
-    earlier = updated.folder.manifest
+def describe_update(copied_vectors: EncodedTexts, manifest: Manifest) -> Manifest:
+    """Return the manifest with the folder of --update among the inputs.
+
+    Raises a MismatchError if that folder's vectors are of other settings or another model.
+    """
+    folder = copied_vectors.folder.folder
+    earlier_manifest = copied_vectors.folder.manifest
     location = {name: manifest.settings[name] for name in LOCATION}
-    comparable = replace(earlier, settings={**earlier.settings, **location})
+    comparable = replace(earlier_manifest, settings={**earlier_manifest.settings, **location})
     hint = "give the same settings, or encode without --update"
     blocks.refuse_other_run(folder, comparable, manifest, ["model"], hint)
-    source = {"name": str(folder), "fingerprint": earlier.contents["journal_sha256"]}
+    fingerprint = earlier_manifest.contents["journal_sha256"]
+    source = {"name": str(folder), "fingerprint": fingerprint}
     return replace(manifest, made_from={**manifest.made_from, "update": source})
 
 
 def open_folder(
-    settings: EncodeSettings, manifest: Manifest, encoder: TextEncoder, resumed: Manifest | None
+    settings: EncodeSettings,
+    manifest: Manifest,
+    encoder: TextEncoder,
+    resumed_manifest: Manifest | None,
 ) -> VectorFolderWriter:
     """Return this process' writer of the folder, which the main process prepares."""
     folder = Path(settings.output)
 
-    def start() -> tuple[Manifest, Finished]:
+    def prepare() -> tuple[Manifest, Finished]:
         prepare_folder(
             folder, overwrite=settings.overwrite, resume=settings.resume, restorable=True
         )
-        if resumed is not None:
-            blocks.refuse_other_run(folder, resumed, manifest, ["model", "update"])
+        if resumed_manifest is not None:
+            blocks.refuse_other_run(folder, resumed_manifest, manifest, ["model", "update"])
         finished = blocks.start_folder(folder, manifest)
         if settings.int8 and not (folder / INT8_WEIGHTS).exists():
             encoder.save_int8(folder)
         return manifest, finished
 
-    main_manifest, finished = devices.from_main_process(start)
+    main_manifest, finished = devices.from_main_process(prepare)
     rank, _ = devices.world()
     if rank != 0:
+        # another machine may have another model of this name, or another device
         blocks.refuse_other_run(folder, main_manifest, manifest, ["model"])
         if encoder.int8:
             encoder.use_int8(settings.side, folder, encoder.int8)
@@ -455,20 +495,24 @@ def open_folder(
 
 
 class BlockEncoder:
-    """Encodes this process' blocks; `result` counts its work."""
+    """Encodes this process' blocks; `result` counts its work.
+
+    `finished_blocks` are those that the output had before; `copied_vectors` are of --update;
+    `workers` is the number of threads that tokenize.
+    """
 
     def __init__(
         self,
         settings: EncodeSettings,
         encoder: TextEncoder,
-        finished: Finished,
-        updated: EncodedTexts | None,
+        finished_blocks: Finished,
+        copied_vectors: EncodedTexts | None,
         workers: int,
     ) -> None:
         self._settings = settings
         self._encoder = encoder
-        self._finished = finished
-        self._updated = updated
+        self._finished_blocks = finished_blocks
+        self._copied_vectors = copied_vectors
         self._workers = workers
         self._rank, self._processes = devices.world()
         self.result = EncodeResult(dimension=encoder.dimension)
@@ -483,20 +527,20 @@ class BlockEncoder:
         """
         settings = self._settings
         result = self.result
-        unread_blocks = set(self._finished)
-        started = time.perf_counter()
+        unread_blocks = set(self._finished_blocks)
+        start_time = time.perf_counter()
         for prepared in prefetch(self._prepare, numbered_blocks, self._workers):
             unread_blocks.discard(prepared.block.number)
             result.copied += prepared.copied
             if prepared.planned is None:
                 advance(prepared.block.count)
                 if not result.encoded:  # skipped blocks before the first work take no time
-                    started = time.perf_counter()
+                    start_time = time.perf_counter()
                 continue
             vectors = self._vectors(prepared, prepared.planned, advance)
-            result.seconds = time.perf_counter() - started
+            result.seconds = time.perf_counter() - start_time
             yield EncodedBlock(prepared.block, prepared.records, prepared.hashes, vectors)
-        result.count = result.encoded
+        result.count = result.encoded  # of a file; `finish_folder` counts all blocks of a folder
         if unread_blocks:
             message = (
                 f"{settings.output} holds block {min(unread_blocks)}, past the end of "
@@ -509,8 +553,8 @@ class BlockEncoder:
     ) -> Vectors:
         """Return the vectors of a block's texts, encoded here or copied."""
         vectors = self._encoder.encode_planned(self._settings.side, planned, advance)
-        if self._updated is not None:
-            vectors = self._updated.with_encoded(prepared.origins, vectors)
+        if self._copied_vectors is not None:
+            vectors = self._copied_vectors.with_encoded(prepared.origins, vectors)
             advance(prepared.copied)
         self.result.encoded += planned.count
         self.result.tokens += planned.tokens
@@ -518,13 +562,16 @@ class BlockEncoder:
         return vectors
 
     def _prepare(self, numbered_block: tuple[int, Records]) -> PreparedBlock:
-        """Compare a block with the journal, look for vectors to copy, and tokenize the others."""
+        """Compare a block with the journal, look for vectors to copy, and tokenize the others.
+
+        Runs in other threads. Of a finished block, only the vectors that were copied are counted.
+        """
         number, records = numbered_block
         if number % self._processes != self._rank:
             return block_of_other_process(number, records)
         texts = [field_texts(record, self._encoder.text.fields) for record in records]
         block = Block(number, len(records), records_sha256(records, texts))
-        finished_block = self._finished.get(number)
+        finished_block = self._finished_blocks.get(number)
         if finished_block is not None and finished_block != block:
             message = (
                 f"{block.name} of {self._settings.output} was made from other texts than "
@@ -533,8 +580,8 @@ class BlockEncoder:
             raise MismatchError(message, START_OVER)
         hashes = blocks.text_hashes(texts)
         origins = np.full(len(records), -1)
-        if self._updated is not None:
-            origins = self._updated.find(hashes)
+        if self._copied_vectors is not None:
+            origins = self._copied_vectors.find(hashes)
         planned = None
         if finished_block is None:
             new_records = [records[row] for row in np.flatnonzero(origins < 0).tolist()]
@@ -549,7 +596,7 @@ def block_of_other_process(number: int, records: Records) -> PreparedBlock:
 
 
 def ids_of(records: Records) -> list[str]:
-    """Return the ids of passages, or of queries."""
+    """Return the ids of passages, or of queries: the first field of both."""
     return [record[0] for record in records]
 
 
@@ -627,15 +674,16 @@ def named_vectors(
     encoded_blocks: Iterable[EncodedBlock], settings: EncodeSettings, fields: Sequence[str]
 ) -> Iterator[VectorBlock]:
     """Yield vectors with their ids and texts; several vectors of d1 are d1#0, d1#1."""
-    for _, records, _, vectors in encoded_blocks:
+    for encoded in encoded_blocks:
+        records = encoded.records
         ids = ids_of(records)
         texts = [" ".join(filter(None, field_texts(record, fields))) for record in records]
-        vectors_per_text = len(vectors) // len(records)
+        vectors_per_text = len(encoded.vectors) // len(records)
         if vectors_per_text > 1:
             ids = numbered_ids(ids, vectors_per_text)
             texts = list(chain.from_iterable(repeat(text, vectors_per_text) for text in texts))
         with np.errstate(over="ignore"):  # the writer rejects what float16 cannot hold
-            stored_vectors = vectors.astype(settings.vector_dtype.value, copy=False)
+            stored_vectors = encoded.vectors.astype(settings.vector_dtype.value, copy=False)
         yield VectorBlock(ids, stored_vectors, texts)
 
 

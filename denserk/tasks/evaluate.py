@@ -5,18 +5,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from denserk.config.evaluation import DEFAULT_MEASURES, EvaluationSettings
-from denserk.evaluation.evaluator import (
-    Evaluator,
+from denserk.evaluation.evaluator import Evaluator, minimums, read_judgments, short_names
+from denserk.evaluation.measures import Measure, MeasureChoice, parse_measures
+from denserk.evaluation.needed_hits import (
     Keep,
-    minimums,
     needed_depth,
     ordered_depth,
     prune_by_judgments,
     read_hits,
-    read_judgments,
-    short_names,
 )
-from denserk.evaluation.measures import Measure, MeasureChoice, parse_measures
 from denserk.evaluation.results import EvaluationResult, Grades, Run
 from denserk.io.runs import read_run_tag
 from denserk.records import Qrel

@@ -12,9 +12,10 @@ from typing import NamedTuple
 from denserk.config import evaluation
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.errors import MismatchError, UsageError
-from denserk.evaluation import evaluator
 from denserk.evaluation.answers import judging
+from denserk.evaluation.evaluator import Evaluator, short_names
 from denserk.evaluation.measures import Measure, parse_measures
+from denserk.evaluation.needed_hits import first_hits, prune_hits, read_hits
 from denserk.evaluation.results import EvaluationResult, Run, Values
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import display_name, some
@@ -47,19 +48,19 @@ def evaluate_answers(
     _check_usage(runs, settings)
     depth = max(int(measure["cutoff"]) for measure in measures)
     questions = _read_questions(answers, settings)
-    keep = partial(evaluator.prune_hits, depth=depth)
-    selected_hits = [evaluator.read_hits(run, settings, keep) for run in runs]
+    keep = partial(prune_hits, depth=depth)
+    selected_hits = [read_hits(run, settings, keep) for run in runs]
     hits_of_runs = [selected.run for selected in selected_hits]
     retrieved = _hits_of_questions(runs, hits_of_runs, questions)
     judgments = _judge(questions, retrieved, corpus, format, settings, depth)
-    run_evaluator = evaluator.Evaluator(measures, judgments, complete=settings.complete)
+    run_evaluator = Evaluator(measures, judgments, complete=settings.complete)
     relations = {
         question.qid: str(question.extra["relation"])
         for question in questions
         if "relation" in question.extra
     }
     results = []
-    for name, selected in zip(evaluator.short_names(runs), selected_hits, strict=True):
+    for name, selected in zip(short_names(runs), selected_hits, strict=True):
         result = run_evaluator.evaluate(name, selected.run, selected.ties)
         means = _means_over_relations(result.per_query, relations)
         results.append(replace(result, over_relations=means))
@@ -196,7 +197,7 @@ def _judge(
             unusable_answers |= dict.fromkeys(judged.unusable_answers)
             if writers:
                 (run,) = retrieved  # outputs are of one run
-                contexts = _contexts(evaluator.first_hits(run.get(qid, {}), depth), judged)
+                contexts = _contexts(first_hits(run.get(qid, {}), depth), judged)
                 for write in writers:
                     write(judged.question, contexts)
     _warn_of_answers(questions, list(unusable_answers), regex=settings.regex)

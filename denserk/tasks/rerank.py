@@ -21,7 +21,7 @@ from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.options import NOTHING, as_json
 from denserk.config.retrieval import RerankPaths, RerankSettings
 from denserk.errors import InputError
-from denserk.index.searcher import Hits, Ranking
+from denserk.index.ranking import Hits, Ranking
 from denserk.io.blocks import texts_sha256
 from denserk.io.corpus import PassageTexts, as_searched, read_passages, with_used_fields
 from denserk.io.files import STREAM, some

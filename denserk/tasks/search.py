@@ -14,12 +14,13 @@ from denserk.config.encoding import ComputeSettings
 from denserk.config.options import NOTHING
 from denserk.config.retrieval import CollectionSettings, Engine, SearchPaths, SearchSettings
 from denserk.errors import InputError, UsageError
-from denserk.index import folder
 from denserk.index.bm25 import query_texts
+from denserk.index.inputs import expanded
 from denserk.index.milvus import MilvusIndex
 from denserk.index.opening import OpenedIndex, open_index
 from denserk.index.query_encoder import load_query_encoder, refuse_other_queries
-from denserk.index.searcher import Hits, Searcher
+from denserk.index.ranking import Hits
+from denserk.index.searcher import Searcher
 from denserk.io import vectors
 from denserk.io.blocks import texts_sha256
 from denserk.io.exclusions import Exclusions, chosen_exclusions, read_exclusions
@@ -134,7 +135,7 @@ def open_search(
 
 def _verify_inputs(paths: SearchPaths) -> None:
     """Verify the checksums of indexes and query vectors."""
-    folders = [*folder.expanded(paths.index, "--index")]
+    folders = [*expanded(paths.index, "--index")]
     if paths.encoded_queries:
         folders.append(paths.encoded_queries)
     vectors.verify_folders(folders)

@@ -20,9 +20,9 @@ from denserk.api import Index
 from denserk.config.encoding import ComputeSettings, VectorFormat
 from denserk.config.retrieval import SearchSettings
 from denserk.index import tuning
+from denserk.index.engines import Vectors
 from denserk.index.exact import ExactIndex
 from denserk.index.opening import open_index
-from denserk.index.searcher import Vectors
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.vector_formats import VectorBlock, write_vectors
 from denserk.io.vectors import read_vector_blocks

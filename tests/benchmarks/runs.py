@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.retrieval import SearchSettings
-from denserk.index.folder import Part, PassageIds
-from denserk.index.searcher import Rows, Scores, Searcher
+from denserk.index.engines import Rows, Scores
+from denserk.index.mapped_files import Part, PassageIds
+from denserk.index.searcher import Searcher
 from denserk.io.runs import write_run
 from tests.benchmarks.timing import Goals, medians
 from tests.support.peers import peer_environment

@@ -19,7 +19,7 @@ def test_every_ir_datasets_name_exists():
 
 def values_by_system(path, table):
     """Read nDCG@10 from a table of a paper: (row, system) -> data set -> value."""
-    values = {}
+    values: dict[tuple[str, str], dict[str, float]] = {}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             table_of_row, _, _ = row["row"].partition(".")

@@ -105,7 +105,7 @@ def test_models_are_called_by_label_or_folder(models, labels):
 @pytest.mark.parametrize("weights", ["0.5, 2", [0.5, 2], ("0.5", "2")])
 def test_values_from_text_yaml_and_python_are_read_back_from_json(weights):
     settings = from_json(FusionSettings, {"weights": weights, "method": "linear"})
-    assert settings.weights == (0.5, 2)
+    assert list(settings.weights or ()) == [0.5, 2]
     assert from_json(FusionSettings, as_json(settings)) == settings
 
 

@@ -2,6 +2,7 @@ import json
 import math
 import pickle
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,7 +78,7 @@ def rows_of(batch):
     inputs |= {f"decoder {name}": texts for name, texts in batch.decoders.items()}
     rows = []
     for number in range(len(batch.texts.labels)):
-        row = []
+        row: list[Any] = []
         for name, texts in inputs.items():
             width = int(texts.tokens.attention_mask[number].sum())
             row.append(name)

@@ -24,25 +24,28 @@ ALPHABET = "aAbB19Σσςé\u0301\u00c5\u212b İß.,'-_ \n\t\u00a0\u200b\u0000東
 
 def slow_tokens(text):
     """DPR's tokens, sign by sign: runs of letters, numbers and marks; others by themselves."""
-    tokens, run = [], ""
+    tokens = []
+    word = ""
     for character in unicodedata.normalize("NFD", text) + " ":
-        category = unicodedata.category(character)
-        if category[0] in "LNM":
-            run += character
+        category = unicodedata.category(character)[0]
+        if category in "LNM":
+            word += character
             continue
-        if run:
-            tokens.append(run)
-        run = ""
-        if category[0] not in ("Z", "C"):
+        if word:
+            tokens.append(word)
+            word = ""
+        if category not in "ZC":
             tokens.append(character)
     return [token.lower() for token in tokens]
 
 
 def slow_match(answers, text):
-    found = slow_tokens(text)
-    for answer in filter(None, map(slow_tokens, answers)):
-        for start in range(len(found) - len(answer) + 1):
-            if found[start : start + len(answer)] == answer:
+    tokens = slow_tokens(text)
+    for answer in answers:
+        answer_tokens = slow_tokens(answer)
+        length = len(answer_tokens)
+        for start in range(len(tokens)):
+            if answer_tokens and tokens[start : start + length] == answer_tokens:
                 return True
     return False
 
@@ -53,14 +56,18 @@ def test_a_match_is_a_contiguous_sequence_of_tokens(answers, text):
     assert match_answers(answers, [text])[0] == [slow_match(answers, text)]
 
 
-ANSWERED = [(f"answer {number}",) for number in range(20)], [("an Answer\n1", "none")] * 20
+# of twenty questions
+MANY_ANSWERS = [(f"answer {number}",) for number in range(20)]
+MANY_TEXTS = [("an Answer\n1", "none") for _ in range(20)]
 
 
 @pytest.mark.slow
 def test_several_processes_find_what_one_does():
-    with judging(AnswerSettings()) as alone, judging(AnswerSettings(num_workers=2)) as together:
-        assert list(alone(*ANSWERED)) == list(together(*ANSWERED))
-        assert list(alone(*ANSWERED))[1] == ([True, False], [])
+    with judging(AnswerSettings(num_workers=1)) as judge:
+        verdicts = list(judge(MANY_ANSWERS, MANY_TEXTS))
+    with judging(AnswerSettings(num_workers=2)) as judge:
+        assert list(judge(MANY_ANSWERS, MANY_TEXTS)) == verdicts
+    assert verdicts[1] == ([True, False], [])
 
 
 class DyingPool(ProcessPoolExecutor):
@@ -77,7 +84,7 @@ def test_a_process_that_is_killed(monkeypatch):
         pytest.raises(DenserkError, match="was killed"),
         judging(AnswerSettings(num_workers=2)) as judges,
     ):
-        list(judges(*ANSWERED))
+        list(judges(MANY_ANSWERS, MANY_TEXTS))
 
 
 CORPUS = (
@@ -132,36 +139,47 @@ def test_passages_that_the_corpus_lacks():
     (run,) = evaluated(skip_missing=True, write_dpr_json="d.json").runs
     assert run.per_query["Success@1"]["3"] == 0  # it keeps its rank
     assert run.per_query["Success@2"]["3"] == 1
-    assert [entry["id"] for entry in json.loads(Path("d.json").read_text())[3]["ctxs"]] == ["4"]
+    *_, question3 = json.loads(Path("d.json").read_text())
+    assert [context["id"] for context in question3["ctxs"]] == ["4"]
 
 
 def test_entity_questions_keep_their_relations():
+    question = {"question": "where", "answers": ["york"]}
     Path("entityqs").mkdir()
-    for relation, count in (("P17", 2), ("P20", 1)):
-        records = [{"question": "where", "answers": ["york"]}] * count
-        Path(f"entityqs/{relation}.test.json").write_text(json.dumps(records))
+    Path("entityqs/P17.test.json").write_text(json.dumps([question, question]))
+    Path("entityqs/P20.test.json").write_text(json.dumps([question]))
     Path("mine.trec").write_text("P17-0 Q0 1 1 9 t\nP17-1 Q0 4 1 9 t\nP20-0 Q0 2 1 9 t\n")
     (run,) = evaluated(answers="entityqs").runs
     assert run.summary["Success@1"] == 2 / 3
     assert run.over_relations["Success@1"] == 3 / 4
-    related = {"id": "P17-0", "question": "where", "answers": ["york"], "relation": "P17"}
-    other = {"id": "P20-0", "question": "where", "answers": ["york"]}
-    Path("some.jsonl").write_text(f"{json.dumps(related)}\n{json.dumps(other)}\n")
-    assert not evaluated(answers="some.jsonl").runs[0].over_relations
 
 
-def test_several_runs_ties_and_questions_without_hits():
+def test_there_is_no_mean_over_relations_if_a_question_has_none():
+    with_relation = {"id": "P17-0", "question": "where", "answers": ["york"], "relation": "P17"}
+    without_relation = {"id": "P20-0", "question": "where", "answers": ["york"]}
+    Path("mine.trec").write_text("P17-0 Q0 1 1 9 t\nP20-0 Q0 2 1 9 t\n")
+    Path("some.jsonl").write_text(f"{json.dumps(with_relation)}\n{json.dumps(without_relation)}\n")
+    (run,) = evaluated(answers="some.jsonl").runs
+    assert not run.over_relations
+
+
+def test_measures_of_the_first_hits():
+    (run,) = evaluated(measures=("RR@3 P@2",)).runs
+    assert run.per_query["RR@3"] == {"0": 1 / 2, "1": 1, "2": 1 / 2, "3": 0}
+    assert run.per_query["P@2"] == {"0": 1 / 2, "1": 1 / 2, "2": 1 / 2, "3": 0}
+    (best_hits,) = evaluated(measures=("RR@3",), max_hits=1).runs
+    assert best_hits.summary["RR@3"] == 1 / 4
+
+
+def test_several_runs_of_which_one_has_ties_and_lacks_questions():
     Path("tied.trec").write_text("0 Q0 1 1 1.00000001 t\n0 Q0 2 2 1 t\n2 Q0 4 1 1 t\n")
-    measures = {"measures": ("Success@1 RR@3 P@2",)}
-    mine, tied = evaluated(runs=("mine.trec", "tied.trec"), **measures).runs
-    assert mine.per_query["RR@3"] == {"0": 1 / 2, "1": 1, "2": 1 / 2, "3": 0}
-    assert mine.per_query["P@2"] == {"0": 1 / 2, "1": 1 / 2, "2": 1 / 2, "3": 0}
+    mine, tied = evaluated(runs=("mine.trec", "tied.trec"), measures=("Success@1",)).runs
+    assert mine.per_query["Success@1"] == {"0": 0, "1": 1, "2": 0, "3": 0}
     assert tied.per_query["Success@1"] == {"0": 0, "1": 0, "2": 1, "3": 0}  # "2" before "1"
-    assert (tied.ties, tied.missing) == ({"0": 1}, ("1", "3"))
-    left_out = evaluated(complete=False, runs=("tied.trec",), **measures).runs[0]
-    assert left_out.per_query["Success@1"] == {"0": 0, "2": 1}
-    (first,) = evaluated(max_hits=1, **measures).runs
-    assert first.summary["RR@3"] == 1 / 4
+    assert tied.ties == {"0": 1}
+    assert tied.missing == ("1", "3")
+    (incomplete,) = evaluated(runs=("tied.trec",), measures=("Success@1",), complete=False).runs
+    assert incomplete.per_query["Success@1"] == {"0": 0, "2": 1}
 
 
 @pytest.mark.parametrize(
@@ -182,15 +200,15 @@ def test_rejected_inputs(options, message):
     assert not Path("d.json").exists()
 
 
-THEIRS = """
+PYSERINI = """
 import json, sys
 from pyserini.eval.evaluate_dpr_retrieval import evaluate_retrieval
-given = json.load(open(sys.argv[1]))
+questions = json.load(open(sys.argv[1]))
 evaluate_retrieval(sys.argv[1], [1, 5, 20, 100])
-for question in given.values():
+for question in questions.values():
     for context in question["contexts"]:
         del context["has_answer"]
-json.dump(given, open("unmatched.json", "w"))
+json.dump(questions, open("unmatched.json", "w"))
 evaluate_retrieval("unmatched.json", [1, 5, 20, 100])
 """
 
@@ -200,19 +218,23 @@ evaluate_retrieval("unmatched.json", [1, 5, 20, 100])
 def test_accuracies_are_pyserinis(shared_data, tmp_path):
     """Pyserini counts our `has_answer`, and then looks for the answers itself."""
     folder = shared_data / "nq-qed"
-    judged = read_qrels_map(str(folder / "qrels" / "dev.tsv"))
-    answers = {q.qid: q.answers for q in read_questions(str(folder / "answers.jsonl.gz"))}
-    dev = [query for query in read_queries(str(folder)) if query.qid in judged][:600]
-    questions = [q._replace(answers=answers[q.qid]) for q in dev]
-    questions_file, run = tmp_path / "dev.qa.csv", tmp_path / "run.trec"
-    write_queries(questions_file, questions, TopicsFormat.DPR)
+    grades = read_qrels_map(str(folder / "qrels" / "dev.tsv"))
+    answers = {}
+    for question in read_questions(str(folder / "answers.jsonl.gz")):
+        answers[question.qid] = question.answers
+    dev_queries = [query for query in read_queries(str(folder)) if query.qid in grades][:600]
+    assert len(dev_queries) > 2 * BATCH
+    questions = tmp_path / "dev.qa.csv"
+    answered_queries = [query._replace(answers=answers[query.qid]) for query in dev_queries]
+    write_queries(questions, answered_queries, TopicsFormat.DPR)
+    run = tmp_path / "run.trec"
     index(type="bm25", corpus=folder, output=tmp_path / "bm25")
-    search(index=tmp_path / "bm25", topics=questions_file, output=run, hits=100)
-    written = tmp_path / "run.json"
-    settings = EvalSettings(topk=(1, 5, 20, 100), write_pyserini_json=str(written))
-    files = ([str(run)], str(questions_file), str(folder))
-    summary = evaluate_answers(*files, settings).runs[0].summary
-    ours = [f"Top{k}\taccuracy: {summary[f'Success@{k}']:.4f}" for k in (1, 5, 20, 100)]
-    assert run_pyserini(THEIRS, written, folder=tmp_path).splitlines() == ours * 2
-    assert len(dev) > 2 * BATCH
+    search(index=tmp_path / "bm25", topics=questions, output=run, hits=100)
+    contexts = tmp_path / "run.json"
+    settings = EvalSettings(topk=(1, 5, 20, 100), write_pyserini_json=str(contexts))
+    (result,) = evaluate_answers([str(run)], str(questions), str(folder), settings).runs
+    summary = result.summary
+    expected = [f"Top{k}\taccuracy: {summary[f'Success@{k}']:.4f}" for k in (1, 5, 20, 100)]
+    output = run_pyserini(PYSERINI, contexts, folder=tmp_path)
+    assert output.splitlines() == expected + expected
     assert 0.2 < summary["Success@1"] < summary["Success@100"] < 1

@@ -37,84 +37,116 @@ def as_float32(score: float) -> float:
     return float(struct.unpack("f", struct.pack("f", score))[0])
 
 
-def literal(hits: dict[str, float], grades: dict[str, int]) -> dict[str, float]:
-    """trec_eval 9's measures of one query, restated: float32 scores, ties by id descending."""
-    ranked = sorted(hits, key=lambda d: (as_float32(hits[d]), d.encode()), reverse=True)
-    gains = [max(grades.get(docid, 0), 0) for docid in ranked]
-    ideal = sorted((max(grade, 0) for grade in grades.values()), reverse=True)
-    relevant = sum(gain > 0 for gain in ideal)
-    ranks = [rank for rank, gain in enumerate(gains, 1) if gain]
+def trec_eval_order(hits: dict[str, float]) -> list[str]:
+    """Passages by float32 score, ties by id descending."""
+    return sorted(hits, key=lambda d: (as_float32(hits[d]), d.encode()), reverse=True)
 
-    def dcg(values: list[int]) -> float:
-        return sum(gain / log2(rank + 1) for rank, gain in enumerate(values[:3], 1))
 
-    ascending = sorted(hits, key=lambda d: (-hits[d], d))
-    first = [rank for rank, docid in enumerate(ascending[:3], 1) if grades.get(docid, 0) > 0]
-    return {
-        "nDCG@3": dcg(gains) / dcg(ideal) if relevant else 0.0,
-        "AP": sum(i / rank for i, rank in enumerate(ranks, 1)) / relevant if relevant else 0.0,
-        "RR": 1 / ranks[0] if ranks else 0.0,
-        "P@3": sum(rank <= 3 for rank in ranks) / 3,
-        "R@3": sum(rank <= 3 for rank in ranks) / relevant if relevant else 0.0,
-        "RR@3": 1 / first[0] if first else 0.0,
-    }
+def relevant_ranks(order: list[str], grades: dict[str, int]) -> list[int]:
+    return [rank for rank, docid in enumerate(order, start=1) if grades.get(docid, 0) > 0]
+
+
+def dcg_at_3(grades: list[int]) -> float:
+    gains = [max(grade, 0) for grade in grades[:3]]
+    return sum(gain / log2(rank + 1) for rank, gain in enumerate(gains, start=1))
+
+
+def restated_measures(hits: dict[str, float], grades: dict[str, int]) -> dict[str, float]:
+    """The values of MEASURES for one query, from their definitions."""
+    order = trec_eval_order(hits)
+    ranks = relevant_ranks(order, grades)
+    order_of_rr_at_3 = sorted(hits, key=lambda docid: (-hits[docid], docid))
+    ranks_of_rr_at_3 = relevant_ranks(order_of_rr_at_3[:3], grades)
+    values = dict.fromkeys(map(str, MEASURES), 0.0)
+    values["P@3"] = sum(rank <= 3 for rank in ranks) / 3
+    if ranks:
+        values["RR"] = 1 / ranks[0]
+    if ranks_of_rr_at_3:
+        values["RR@3"] = 1 / ranks_of_rr_at_3[0]
+    relevant_count = sum(grade > 0 for grade in grades.values())
+    if relevant_count:
+        ideal = sorted(grades.values(), reverse=True)
+        precisions = [count / rank for count, rank in enumerate(ranks, start=1)]
+        values["nDCG@3"] = dcg_at_3([grades.get(d, 0) for d in order]) / dcg_at_3(ideal)
+        values["AP"] = sum(precisions) / relevant_count
+        values["R@3"] = sum(rank <= 3 for rank in ranks) / relevant_count
+    return values
 
 
 @given(RUNS, GRADES)
-def test_equals_a_literal_restatement_on_runs_full_of_ties(run: Scores, judged: Grades) -> None:
-    result = Evaluator(MEASURES, judged).evaluate("run", run)
-    for qid, grades in judged.items():
-        found = {name: values[qid] for name, values in result.per_query.items()}
-        assert found == pytest.approx(literal(run.get(qid, {}), grades))
+def test_measures_equal_their_restatement_on_runs_full_of_ties(
+    run: Scores, judgments: Grades
+) -> None:
+    result = Evaluator(MEASURES, judgments).evaluate("run", run)
+    for qid, grades in judgments.items():
+        values_of_query = {name: values[qid] for name, values in result.per_query.items()}
+        assert values_of_query == pytest.approx(restated_measures(run.get(qid, {}), grades))
     for name, values in result.per_query.items():
-        assert list(values) == list(judged)
-        assert result.summary[name] == pytest.approx(sum(values.values()) / len(judged))
+        assert list(values) == list(judgments)
+        assert result.summary[name] == pytest.approx(sum(values.values()) / len(judgments))
+
+
+JUDGMENTS = {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 0}, "q4": {"a": 1}}
 
 
 def test_missing_and_unjudged_queries() -> None:
-    judged = {"q1": {"a": 1}, "q2": {"a": 1}, "q3": {"a": 0}, "q4": {"a": 1}}
-    run = {"q1": {"a": 2.0, "b": 1.0}, "q2": {"b": 2.0, "a": 1.0}, "q3": {"a": 1.0}}
-    run |= {"q4": {}, "other": {"a": 1.0}}
-    measures = parse_measures(["RR@10 NumQ"]).measures
-    result = Evaluator(measures, judged).evaluate("run", run)
-    assert result.summary == {"RR@10": (1 / 1 + 1 / 2 + 0 + 0) / 4, "NumQ": 4}
-    assert (result.missing, result.unjudged) == (("q4",), ("other",))
-    assert Evaluator(measures, judged, complete=False).evaluate("run", run).summary == {
-        "RR@10": (1 / 1 + 1 / 2 + 0) / 3,
-        "NumQ": 3,
+    run = {
+        "q1": {"a": 2.0, "b": 1.0},
+        "q2": {"b": 2.0, "a": 1.0},
+        "q3": {"a": 1.0},
+        "q4": {},
+        "other": {"a": 1.0},
     }
-    with pytest.raises(MismatchError, match=r"run answers queries 'x'; .* none in common"):
-        Evaluator(measures, judged).evaluate("run", {"x": {"a": 1.0}})
-    with pytest.raises(MismatchError, match="run holds no hit at all"):
-        Evaluator(measures, judged).evaluate("run", {"q1": {}})
+    measures = parse_measures(["RR@10 NumQ"]).measures
+    complete = Evaluator(measures, JUDGMENTS).evaluate("run", run)
+    assert complete.summary == {"RR@10": (1 / 1 + 1 / 2 + 0 + 0) / 4, "NumQ": 4}
+    assert complete.missing == ("q4",)
+    assert complete.unjudged == ("other",)
+    without_missing = Evaluator(measures, JUDGMENTS, complete=False).evaluate("run", run)
+    assert without_missing.summary == {"RR@10": (1 / 1 + 1 / 2 + 0) / 3, "NumQ": 3}
 
 
 @pytest.mark.parametrize(
-    ("hits", "passage"),
+    ("run", "message"),
     [
-        ({"x#0": 3.0, "a#1": 2.0, "a#0": 1.0}, "a#1"),
-        ({"a#1": 2.0, "b": 1.0}, None),  # a document is found
-        ({"x#0": 2.0, "y": 1.0}, None),
+        ({"x": {"a": 1.0}}, "run answers queries 'x'; .* none in common"),
+        ({"q1": {}}, "run holds no hit at all"),
+    ],
+)
+def test_a_run_without_hits_for_judged_queries_is_rejected(run: Scores, message: str) -> None:
+    evaluator = Evaluator(parse_measures(["RR@10"]).measures, JUDGMENTS)
+    with pytest.raises(MismatchError, match=message):
+        evaluator.evaluate("run", run)
+
+
+@pytest.mark.parametrize(
+    ("hits", "warnings"),
+    [
+        (
+            {"x#0": 3.0, "a#1": 2.0, "a#0": 1.0},
+            [
+                "run: no hit is judged: hits are passages such as 'a#1', judgments are of "
+                "documents such as 'a'; search --max-passage writes documents"
+            ],
+        ),
+        ({"a#1": 2.0, "b": 1.0}, []),  # a document is among the hits
+        ({"x#0": 2.0, "y": 1.0}, []),
     ],
 )
 def test_passages_of_judged_documents_are_warned_of(
-    hits: dict[str, float], passage: str | None, caplog: pytest.LogCaptureFixture
+    hits: dict[str, float], warnings: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     evaluator = Evaluator(parse_measures(["RR@10"]).measures, {"q1": {"a": 1, "b": 0}})
     evaluator.result([evaluator.evaluate("run", {"q1": hits})])
-    messages = [
-        f"run: no hit is judged: hits are passages such as {passage!r}, judgments are of documents "
-        "such as 'a'; search --max-passage writes documents"
-    ]
-    assert caplog.messages == (messages if passage else [])
+    assert caplog.messages == warnings
 
 
 @pytest.mark.skipif(shutil.which("perl") is None, reason="gdeval is a Perl script")
 def test_gdeval_takes_any_query_id() -> None:
     measures = parse_measures(["ERR@20"]).measures
-    judged = {"a-1": {"x": 1}, "b-1": {"x": 4}, "missing": {"x": 1}}
+    judgments = {"a-1": {"x": 1}, "b-1": {"x": 4}, "missing": {"x": 1}}
     run = {"b-1": {"x": 1.0}, "a-1": {"x": 1.0}, "unjudged": {"x": 1.0}}
-    result = Evaluator(measures, judged).evaluate("run", run)
+    result = Evaluator(measures, judgments).evaluate("run", run)
     assert result.per_query["ERR@20"] == {"a-1": 1 / 16, "b-1": 15 / 16, "missing": 0.0}
 
 
@@ -126,43 +158,55 @@ RANKED = (
 COUNTING = ("NumRet", "SetP SetF", "Judged", "infAP", "official")
 
 
-def write(folder: Path, run: Scores, judged: Grades) -> tuple[str, str]:
-    lines = [
-        f"{qid} Q0 {docid} {rank} {score!r} t\n"
-        for qid, hits in run.items()
-        for rank, (docid, score) in enumerate(hits.items(), 1)
-    ]
-    (folder / "run").write_text("".join(lines))
-    grades = [f"{q} 0 {d} {grade}\n" for q, grades in judged.items() for d, grade in grades.items()]
-    (folder / "qrels").write_text("".join(grades))
-    return str(folder / "run"), str(folder / "qrels")
+def write_run(path: Path, run: Scores) -> str:
+    with path.open("w") as out:
+        for qid, hits in run.items():
+            for rank, (docid, score) in enumerate(hits.items(), start=1):
+                out.write(f"{qid} Q0 {docid} {rank} {score!r} t\n")
+    return str(path)
 
 
-def both(run, qrels, measures, level=1):
+def write_qrels(path: Path, judgments: Grades) -> str:
+    with path.open("w") as out:
+        for qid, grades in judgments.items():
+            for docid, grade in grades.items():
+                out.write(f"{qid} 0 {docid} {grade}\n")
+    return str(path)
+
+
+def check_that_pruning_changes_nothing(
+    run: str, qrels: str, measures: tuple[str, ...], level: int = 1
+) -> None:
+    """The task reads only the hits that measures need; the evaluator gets all of them."""
     pruned = evaluate([run], qrels, EvaluationSettings(measures, relevance_level=level)).runs[0]
     evaluator = Evaluator(parse_measures(measures, level).measures, read_qrels_map(qrels))
     whole = evaluator.evaluate(pruned.name, read_run_scores(run))
-    assert sum(pruned.ties.values()) <= sum(whole.ties.values())  # those of the hits that are kept
-    return pruned, replace(whole, run_id=pruned.run_id, ties=pruned.ties)
+    assert sum(pruned.ties.values()) <= sum(whole.ties.values())  # of the hits that are needed
+    assert pruned == replace(whole, run_id=pruned.run_id, ties=pruned.ties)
 
 
 @given(
     run=RUNS,
-    judged=GRADES,
+    judgments=GRADES,
     measures=st.lists(st.sampled_from([*RANKED, *COUNTING]), min_size=1, max_size=3),
     level=st.sampled_from([1, 2]),
     in_order=st.booleans(),
     small_block=st.sampled_from([0, runs.SMALL_BLOCK]),  # by column, and line by line
 )
 def test_pruned_and_whole_runs_have_the_same_measures(
-    tmp_path_factory, run, judged, measures, level, in_order, small_block
+    tmp_path_factory, run, judgments, measures, level, in_order, small_block
 ):
     if in_order:
-        run = {q: dict(sorted(hits.items(), key=lambda hit: -hit[1])) for q, hits in run.items()}
-    files = write(tmp_path_factory.mktemp("eval"), run, judged)
+        run = {qid: highest_first(hits) for qid, hits in run.items()}
+    folder = tmp_path_factory.mktemp("eval")
+    run_file = write_run(folder / "run", run)
+    qrels_file = write_qrels(folder / "qrels", judgments)
     with patch.object(runs, "SMALL_BLOCK", small_block), patch.object(run_columns, "MANY_HITS", 1):
-        pruned, whole = both(*files, tuple(measures), level)
-    assert pruned == whole
+        check_that_pruning_changes_nothing(run_file, qrels_file, tuple(measures), level)
+
+
+def highest_first(hits: dict[str, float]) -> dict[str, float]:
+    return {docid: hits[docid] for docid in sorted(hits, key=hits.__getitem__, reverse=True)}
 
 
 LINE = "q1 Q0 d1 1 2.5 t\n"
@@ -177,7 +221,7 @@ LINE = "q1 Q0 d1 1 2.5 t\n"
     ],
 )
 def test_any_run_is_evaluated(tmp_path: Path, text: str) -> None:
-    _, qrels = write(tmp_path, {}, {"q1": {"d1": 0, "d2": 1}})
-    (tmp_path / "run").write_text(text)
-    pruned, whole = both(str(tmp_path / "run"), qrels, ("nDCG@10 RR@10",))
-    assert pruned == whole
+    run = tmp_path / "run"
+    run.write_text(text)
+    qrels = write_qrels(tmp_path / "qrels", {"q1": {"d1": 0, "d2": 1}})
+    check_that_pruning_changes_nothing(str(run), qrels, ("nDCG@10 RR@10",))

@@ -11,7 +11,6 @@ from denserk.commands.evaluate import evaluate
 from denserk.config.evaluation import EvaluationSettings
 from denserk.errors import UsageError
 from denserk.evaluation.explain import explain
-from denserk.io.runs import read_run_scores
 
 MEASURES = ("nDCG@10", "RR@10", "AP", "R@2")
 # a disagreement: lines of the run (passage, rank, score) and grades of query 7
@@ -33,18 +32,24 @@ CASES = {
 }
 
 
-def files(folder, lines, grades):
+def write_files(folder, lines, grades):
     """Write a run and qrels, which hold query 5, too."""
-    run, qrels = folder / "run.trec", folder / "qrels.txt"
-    hits = "".join(f"7 Q0 {d} {rank} {score!r} t\n" for d, rank, score in lines)
-    run.write_text(f"{hits}5 Q0 1 1 1.5 t\n")
-    judged = "".join(f"7\t0\t{d}\t{grade}\n" for d, grade in (grades or {}).items())
-    qrels.write_text(f"{judged}5\t0\t1\t1\n")
+    run = folder / "run.trec"
+    with run.open("w") as out:
+        for docid, rank, score in lines:
+            out.write(f"7 Q0 {docid} {rank} {score!r} t\n")
+        out.write("5 Q0 1 1 1.5 t\n")
+    qrels = folder / "qrels.txt"
+    with qrels.open("w") as out:
+        for docid, grade in (grades or {}).items():
+            out.write(f"7\t0\t{docid}\t{grade}\n")
+        out.write("5\t0\t1\t1\n")
     return str(run), str(qrels)
 
 
-def views(run, qrels):
-    return {v.name: v.values for v in explain(run, qrels, "7", EvaluationSettings(MEASURES))}
+def values_by_evaluator(run, qrels):
+    views = explain(run, qrels, "7", EvaluationSettings(MEASURES))
+    return {view.name: view.values for view in views}
 
 
 def lines_of(path):
@@ -54,120 +59,130 @@ def lines_of(path):
 def as_dicts(run, qrels):
     """Read files as BEIR's and MTEB's users do: of a repeated passage the last line stays."""
     hits: dict[str, dict[str, float]] = {}
-    judged: dict[str, dict[str, int]] = {}
-    for qid, _, docid, _, score, _ in map(str.split, lines_of(run)):
+    grades: dict[str, dict[str, int]] = {}
+    for line in lines_of(run):
+        qid, _, docid, _, score, _ = line.split()
         hits.setdefault(qid, {})[docid] = float(score)
-    for qid, _, docid, grade in map(str.split, lines_of(qrels)):
-        judged.setdefault(qid, {})[docid] = int(grade)
-    return hits, judged
+    for line in lines_of(qrels):
+        qid, _, docid, grade = line.split()
+        grades.setdefault(qid, {})[docid] = int(grade)
+    return hits, grades
 
 
-def expected(values, names):
-    """Return the values of numbers under another evaluator's names; None where it has none."""
-    return {name: values[own] for own, name in names.items() if isinstance(values[own], float)}
+def renamed(values, names):
+    """Return the values that are numbers, under another evaluator's names of measures."""
+    return {
+        other_name: values[name]
+        for name, other_name in names.items()
+        if isinstance(values[name], float)
+    }
 
 
 @pytest.fixture(params=CASES)
 def case(request, tmp_path):
-    return files(tmp_path, *CASES[request.param])
+    return write_files(tmp_path, *CASES[request.param])
 
 
 def test_pytrec_eval_has_the_same_values(case):
-    mine = views(*case)["pytrec_eval"]
-    names = {"nDCG@10": "ndcg_cut_10", "AP": "map", "R@2": "recall_2"}
-    judged = pytrec_eval.parse_qrel(lines_of(case[1]))
+    run, qrels = case
+    explained = values_by_evaluator(run, qrels)["pytrec_eval"]
     try:
-        hits = pytrec_eval.parse_run(lines_of(case[0]))
+        hits = pytrec_eval.parse_run(lines_of(run))
     except AssertionError:
-        assert mine["AP"] == "stops: a passage twice"
+        assert explained["AP"] == "stops: a passage twice"
         return
-    found = pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut.10", "map", "recall.2"})
-    values = found.evaluate(hits).get("7", {})
-    assert {k: values[k] for k in names.values() if k in values} == pytest.approx(
-        expected(mine, names)
-    )
+    grades = pytrec_eval.parse_qrel(lines_of(qrels))
+    evaluator = pytrec_eval.RelevanceEvaluator(grades, {"ndcg_cut.10", "map", "recall.2"})
+    values = evaluator.evaluate(hits).get("7", {})
+    names = {"nDCG@10": "ndcg_cut_10", "AP": "map", "R@2": "recall_2"}
+    assert values == pytest.approx(renamed(explained, names))
 
 
 def test_ir_measures_has_the_same_values(case):
-    mine = views(*case)
-    both = {**mine["ir_measures"], **mine["ir_measures RR@k"]}
-    qrels, run = (
-        list(ir_measures.read_trec_qrels(case[1])),
-        list(ir_measures.read_trec_run(case[0])),
-    )
-    asked = [ir_measures.parse_measure(name) for name in MEASURES]
-    values = {
-        str(m.measure): m.value
-        for m in ir_measures.iter_calc(asked, qrels, run)
-        if m.query_id == "7"
-    }
-    if any(query.query_id == "7" for query in qrels):
-        assert values == pytest.approx({name: float(value) for name, value in both.items()})
+    run, qrels = case
+    explained = values_by_evaluator(run, qrels)
+    expected = {**explained["ir_measures"], **explained["ir_measures RR@k"]}
+    judgments = list(ir_measures.read_trec_qrels(qrels))
+    hits = list(ir_measures.read_trec_run(run))
+    measures = [ir_measures.parse_measure(name) for name in MEASURES]
+    values = {}
+    for metric in ir_measures.iter_calc(measures, judgments, hits):
+        if metric.query_id == "7":
+            values[str(metric.measure)] = metric.value
+    if any(judgment.query_id == "7" for judgment in judgments):
+        assert values == pytest.approx({name: float(value) for name, value in expected.items()})
     else:
-        assert set(both.values()) == {"left out"}
+        assert set(expected.values()) == {"left out"}
         assert not values
 
 
 def test_ms_marcos_script_has_the_same_values(case, tmp_path):
     from ir_measures.bin import msmarco_eval
 
-    mine = views(*case)["MS MARCO script"]["RR@10"]
-    columns = [line.split() for line in lines_of(case[0])]
-    candidates = tmp_path / "candidates.tsv"
-    candidates.write_text("".join(f"{c[0]}\t{c[2]}\t{c[3]}\n" for c in columns))
-    reference, found = (
-        msmarco_eval.load_reference(case[1]),
-        msmarco_eval.load_candidate(candidates),
-    )
-    if not msmarco_eval.quality_checks_qids(reference, found)[0]:
-        assert mine == "stops: a passage twice"
+    run, qrels = case
+    explained = values_by_evaluator(run, qrels)["MS MARCO script"]["RR@10"]
+    ranking = tmp_path / "ranking.tsv"
+    with ranking.open("w") as out:
+        for line in lines_of(run):
+            qid, _, docid, rank, _, _ = line.split()
+            out.write(f"{qid}\t{docid}\t{rank}\n")
+    reference = msmarco_eval.load_reference(qrels)
+    candidates = msmarco_eval.load_candidate(ranking)
+    is_accepted, _ = msmarco_eval.quality_checks_qids(reference, candidates)
+    if not is_accepted:
+        assert explained == "stops: a passage twice"
         return
-    values = msmarco_eval.compute_metrics(reference, found)["MRR @10 by query"]
-    assert values.get(7) == (pytest.approx(mine) if isinstance(mine, float) else None)
+    values = msmarco_eval.compute_metrics(reference, candidates)["MRR @10 by query"]
+    if isinstance(explained, float):
+        assert values[7] == pytest.approx(explained)
+    else:
+        assert 7 not in values
 
 
 @pytest.mark.peer
 def test_beir_has_the_same_values(case):
     evaluation = pytest.importorskip("beir.retrieval.evaluation").EvaluateRetrieval
     custom = pytest.importorskip("beir.retrieval.custom_metrics")
-    mine = views(*case)
-    hits, judged = as_dicts(*case)
-    only = {"7": hits["7"]} if "7" in hits else {}
-    if "7" not in judged:
-        assert mine["BEIR MRR"]["RR@10"] == "stops with a KeyError"
+    explained = values_by_evaluator(*case)
+    all_hits, all_grades = as_dicts(*case)
+    hits = {"7": all_hits["7"]} if "7" in all_hits else {}
+    if "7" not in all_grades:
+        assert explained["BEIR MRR"]["RR@10"] == "stops with a KeyError"
         with pytest.raises(KeyError):
-            custom.mrr(judged, only, [10])
+            custom.mrr(all_grades, hits, [10])
         return
-    own = {"7": judged["7"]}
-    if not only:
-        assert custom.mrr(own, only, [10])["MRR@10"] == float(mine["BEIR MRR"]["RR@10"])
+    grades = {"7": all_grades["7"]}
+    if not hits:
+        assert custom.mrr(grades, hits, [10])["MRR@10"] == float(explained["BEIR MRR"]["RR@10"])
         return
-    ndcg, ap, recall, _ = evaluation.evaluate(own, only, [2, 10, 100])
-    found = {**ndcg, **ap, **recall, **custom.mrr(own, only, [10])}
-    found |= custom.recall_cap(own, only, [2])
+    ndcg, ap, recall, _ = evaluation.evaluate(grades, hits, [2, 10, 100])
+    values = {**ndcg, **ap, **recall, **custom.mrr(grades, hits, [10])}
+    values |= custom.recall_cap(grades, hits, [2])
     names = {"nDCG@10": "NDCG@10", "AP": "MAP@100", "R@2": "Recall@2", "R_cap@2": "R_cap@2"}
-    wanted = expected(mine["BEIR"], names) | expected(mine["BEIR MRR"], {"RR@10": "MRR@10"})
-    assert {name: found[name] for name in wanted} == pytest.approx(wanted, abs=1e-5)
+    expected = renamed(explained["BEIR"], names)
+    expected |= renamed(explained["BEIR MRR"], {"RR@10": "MRR@10"})
+    assert {name: values[name] for name in expected} == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.peer
 def test_mteb_has_the_same_values(case):
     metrics = pytest.importorskip("mteb._evaluators.retrieval_metrics")
-    mine = views(*case)
-    hits, judged = as_dicts(*case)
-    if "7" not in hits or "7" not in judged:
-        assert {type(value) for value in mine["MTEB"].values()} == {str}
+    explained = values_by_evaluator(*case)
+    all_hits, all_grades = as_dicts(*case)
+    if "7" not in all_hits or "7" not in all_grades:
+        assert {type(value) for value in explained["MTEB"].values()} == {str}
         return
-    one = ({"7": hits["7"]}, {"7": judged["7"]})
-    found = metrics.calculate_retrieval_scores(copy.deepcopy(one[0]), one[1], [2, 10])
+    hits = {"7": all_hits["7"]}
+    grades = {"7": all_grades["7"]}
+    scores = metrics.calculate_retrieval_scores(copy.deepcopy(hits), grades, [2, 10])
     values = {
-        "nDCG@10": found.ndcg["NDCG@10"],
-        "R@2": found.recall["Recall@2"],
-        "RR@10": found.mrr["MRR@10"],
-        "R_cap@2": metrics.recall_cap(one[1], one[0], [2])["R_cap_at_2"][0],
+        "nDCG@10": scores.ndcg["NDCG@10"],
+        "R@2": scores.recall["Recall@2"],
+        "RR@10": scores.mrr["MRR@10"],
+        "R_cap@2": metrics.recall_cap(grades, hits, [2])["R_cap_at_2"][0],
     }
-    wanted = {**mine["MTEB"], **mine["MTEB MRR"]}
-    assert values == pytest.approx({name: wanted[name] for name in values}, abs=1e-5)
+    expected = {**explained["MTEB"], **explained["MTEB MRR"]}
+    assert values == pytest.approx({name: expected[name] for name in values}, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -181,25 +196,25 @@ def test_mteb_has_the_same_values(case):
     ],
 )
 def test_the_rule_that_moves_a_value_is_named(name, evaluator, rule, tmp_path):
-    run, qrels = files(tmp_path, *CASES[name])
-    found = explain(run, qrels, "7", EvaluationSettings(MEASURES))
-    assert {v.name: v.moved_by for v in found}[evaluator] == (rule,)
-    assert not {v.name: v.moved_by for v in found}["pytrec_eval"]
+    run, qrels = write_files(tmp_path, *CASES[name])
+    views = explain(run, qrels, "7", EvaluationSettings(MEASURES))
+    rules_by_evaluator = {view.name: view.moved_by for view in views}
+    assert rules_by_evaluator[evaluator] == (rule,)
+    assert rules_by_evaluator["pytrec_eval"] == ()
 
 
 def test_the_command_prints_a_row_for_each_evaluator(tmp_path, capsys):
-    run, qrels = files(tmp_path, *CASES["own id"])
+    run, qrels = write_files(tmp_path, *CASES["own id"])
     evaluate(files=[run, qrels], explain="7", measures=("nDCG@10",))
-    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert rows[0][:2] == ["run.trec: query 7", "nDCG@10"]
-    values = {row[0]: row[1:3] for row in rows[1:]}
-    assert values["trec_eval"] == ["0.6309", "7 (-) 1 (1)"]
-    assert values["BEIR"][0] == "1.0000"
-    assert read_run_scores(run)["7"]  # nothing was changed
+    header, *rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert header[:2] == ["run.trec: query 7", "nDCG@10"]
+    row_by_evaluator = {row[0]: row for row in rows}
+    assert row_by_evaluator["trec_eval"][1:3] == ["0.6309", "7 (-) 1 (1)"]
+    assert row_by_evaluator["BEIR"][1] == "1.0000"
 
 
 def test_a_query_that_is_not_there_brings_the_nearest_ones(tmp_path):
-    run, qrels = files(tmp_path, *CASES["own id"])
+    run, qrels = write_files(tmp_path, *CASES["own id"])
     with pytest.raises(UsageError) as caught:
         explain(run, qrels, "77", EvaluationSettings(MEASURES))
     assert "did you mean 7?" in str(caught.value.hint)

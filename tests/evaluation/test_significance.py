@@ -20,7 +20,7 @@ from denserk.config.evaluation import (
 from denserk.errors import UsageError
 from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
-from denserk.evaluation.results import EvaluationResult
+from denserk.evaluation.results import Difference, EvaluationResult
 from denserk.evaluation.significance import compare, correction_factors, p_value
 from denserk.evaluation.tables import render
 
@@ -33,13 +33,16 @@ def randomised(sample: np.ndarray, permutations: int, seed: int = 1) -> float:
     return p_value(sample, settings)
 
 
-def test_randomisation_test() -> None:
+def test_few_differences_are_tested_with_all_signs() -> None:
     sample = SAMPLES[0]
     signs = np.array(list(itertools.product([-1, 1], repeat=len(sample))))
     exact = (np.abs(signs @ sample) >= abs(sample.sum()) - 1e-12).mean()
-    assert randomised(sample, 1 << len(sample)) == exact
+    assert randomised(sample, 2 ** len(sample)) == exact
+
+
+def test_many_differences_are_tested_with_random_signs() -> None:
     sample = SAMPLES[1]
-    theirs = stats.permutation_test(
+    scipy_p = stats.permutation_test(
         (sample, np.zeros_like(sample)),
         lambda a, b, axis: np.mean(a - b, axis=axis),
         permutation_type="samples",
@@ -47,9 +50,13 @@ def test_randomisation_test() -> None:
         n_resamples=20_000,
         rng=np.random.default_rng(3),
     ).pvalue
-    assert randomised(sample, 20_000, seed=3) == pytest.approx(theirs, abs=0.015)
-    first, again, other = (randomised(sample, 500, seed) for seed in (1, 1, 2))
-    assert first == again != other
+    assert randomised(sample, 20_000, seed=3) == pytest.approx(scipy_p, abs=0.015)
+
+
+def test_a_seed_gives_the_same_signs() -> None:
+    sample = SAMPLES[1]
+    assert randomised(sample, 500, seed=1) == randomised(sample, 500, seed=1)
+    assert randomised(sample, 500, seed=1) != randomised(sample, 500, seed=2)
 
 
 @pytest.mark.parametrize(
@@ -62,14 +69,16 @@ def test_differences_without_spread(sample: list[float], p: float) -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_corrections_keep_order_and_never_sharpen(p_values: list[float]) -> None:
-    holm, bonferroni = (
-        correction_factors(p_values, kind) for kind in (Correction.HOLM, Correction.BONFERRONI)
-    )
-    assert bonferroni == [len(p_values)] * len(p_values)
-    assert all(1 <= h <= b * (1 + 1e-12) for h, b in zip(holm, bonferroni, strict=True))
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    corrected = [holm[i] * p_values[i] for i in order]
+    test_count = len(p_values)
+    assert set(correction_factors(p_values, Correction.BONFERRONI)) == {test_count}
+    holm_factors = correction_factors(p_values, Correction.HOLM)
+    assert all(1 <= factor <= test_count * (1 + 1e-12) for factor in holm_factors)
+    ascending = sorted(zip(p_values, holm_factors, strict=True))
+    corrected = [p * factor for p, factor in ascending]
     assert corrected == pytest.approx(sorted(corrected), rel=1e-12)
+
+
+def test_nan_does_not_count_as_a_test() -> None:
     assert correction_factors([0.01, math.nan], Correction.BONFERRONI)[0] == 1
 
 
@@ -79,16 +88,17 @@ def test_wins_ties_losses_over_common_queries() -> None:
     measures = parse_measures(["RR@10"]).measures
     per_query = {"run": {"RR@10": run}, "base": {"RR@10": baseline}}
     settings = ComparisonSettings(alpha=0.1)
-    found = compare(per_query, measures, "base", settings).differences["run"]["RR@10"]
-    assert (found.wins, found.ties, found.losses) == (1, 1, 1)
-    differences = np.array([0.2, 0.0, -0.5])
-    theirs = stats.ttest_1samp(differences, 0)
-    interval = theirs.confidence_interval(0.9)
-    assert (found.mean, found.p) == pytest.approx((-0.1, theirs.pvalue))
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
-    assert found.effect == pytest.approx(differences.mean() / differences.std(ddof=1))
+    difference = compare(per_query, measures, "base", settings).differences["run"]["RR@10"]
+    assert (difference.wins, difference.ties, difference.losses) == (1, 1, 1)
+    sample = np.array([0.2, 0.0, -0.5])
+    test = stats.ttest_1samp(sample, 0)
+    interval = test.confidence_interval(0.9)
+    assert (difference.mean, difference.p) == pytest.approx((-0.1, test.pvalue))
+    assert (difference.low, difference.high) == pytest.approx((interval.low, interval.high))
+    assert difference.effect == pytest.approx(sample.mean() / sample.std(ddof=1))
 
 
+# of the relevant passage, for each of twelve queries
 RANKS = {
     "base": [5, 4, 5, 4, 5, 4, 5, 4, 5, 4, 5, 1],
     "far": [1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 1],
@@ -96,44 +106,57 @@ RANKS = {
 }
 
 
+def hits_with_a_at(rank: int) -> dict[str, float]:
+    """Five hits, with passage a at a rank."""
+    docids = ["x1", "x2", "x3", "x4"]
+    docids.insert(rank - 1, "a")
+    return {docid: -float(position) for position, docid in enumerate(docids)}
+
+
 def result(*names: str, **settings: Any) -> EvaluationResult:
-    """Runs whose relevant passage stands at each query's rank."""
+    """Runs of `RANKS`, compared with the one called base."""
     measures = parse_measures(["RR@10 P@1 NumRelRet"]).measures
-    evaluator = Evaluator(measures, {f"q{n}": {"a": 1} for n in range(12)})
+    evaluator = Evaluator(measures, {f"q{number}": {"a": 1} for number in range(12)})
     runs = []
     for name in names:
-        hits = {
-            f"q{n}": {"a" if p == rank else f"x{p}": 9.0 - p for p in range(1, 6)}
-            for n, rank in enumerate(RANKS[name])
-        }
-        runs.append(evaluator.evaluate(name, hits))
+        run = {f"q{number}": hits_with_a_at(rank) for number, rank in enumerate(RANKS[name])}
+        runs.append(evaluator.evaluate(name, run))
     values = {run.name: run.per_query for run in runs}
     comparison = compare(values, measures, "base", ComparisonSettings(**settings))
     return replace(evaluator.result(runs), comparison=comparison)
 
 
+def excludes_0(difference: Difference) -> bool:
+    return difference.low > 0 or difference.high < 0
+
+
 @pytest.mark.parametrize("correction", [Correction.HOLM, Correction.BONFERRONI])
 def test_an_interval_leaves_out_0_exactly_where_p_is_below_the_level(correction) -> None:
-    def differences(**given: float) -> Any:
-        found = result("base", "far", "near", correction=correction, **given).comparison
-        assert found is not None
-        return {name: each["RR@10"] for name, each in found.differences.items()}
+    def difference_of(run: str, alpha: float) -> Difference:
+        comparison = result("base", "far", "near", correction=correction, alpha=alpha).comparison
+        assert comparison is not None
+        return comparison.differences[run]["RR@10"]
 
-    levels = {name: each.corrected for name, each in differences().items() if each.corrected < 1}
-    assert levels
-    for name, p in levels.items():
-        for alpha in (p * 0.99, min(p * 1.01, 0.999)):
-            found = differences(alpha=alpha)[name]
-            assert (found.low * found.high > 0) is (p < alpha)
+    for run in ("far", "near"):
+        p = difference_of(run, alpha=0.05).corrected
+        if p < 1:
+            assert not excludes_0(difference_of(run, alpha=p * 0.99))
+            assert excludes_0(difference_of(run, alpha=min(p * 1.01, 0.999)))
+    assert difference_of("far", alpha=0.05).corrected < 1
 
 
 def test_lines_and_json_hold_every_value() -> None:
-    found = result("base", "far")
-    lines = render(found, ReportSettings(), OutputFormat.TSV).splitlines()
-    assert {"far\tRR@10:wins\t11", "far\tRR@10:ties\t1"} <= set(lines)
-    comparison = orjson.loads(render(found, ReportSettings(), OutputFormat.JSON))["comparison"]
-    assert (comparison["baseline"], comparison["runs"]["far"]["RR@10"]["losses"]) == ("base", 0)
+    compared = result("base", "far")
+    lines = render(compared, ReportSettings(), OutputFormat.TSV).splitlines()
+    assert "far\tRR@10:wins\t11" in lines
+    assert "far\tRR@10:ties\t1" in lines
+    comparison = orjson.loads(render(compared, ReportSettings(), OutputFormat.JSON))["comparison"]
+    assert comparison["baseline"] == "base"
+    assert comparison["runs"]["far"]["RR@10"]["losses"] == 0
     assert set(comparison["runs"]["far"]) == {"RR@10", "P@1"}  # a count is not compared
+
+
+def test_a_baseline_needs_another_run() -> None:
     with pytest.raises(UsageError, match="base is the only run"):
         result("base")
 
@@ -159,8 +182,8 @@ def test_lines_and_json_hold_every_value() -> None:
 def test_a_caption_names_test_level_and_correction(settings, details) -> None:
     latex = render(result("base", "far", "near", **settings), ReportSettings(), OutputFormat.LATEX)
     assert rf"$^{{\dagger}}$ differs significantly from base ({details}).}}" in latex
-    marked = [line.split(" & ")[0] for line in latex.splitlines() if line.count(r"$^{\dagger}$")]
-    assert [name for name in marked if not name.startswith("\\caption")] == ["far"]
+    rows = [line for line in latex.splitlines() if " & " in line]
+    assert [row.split(" & ")[0] for row in rows if r"$^{\dagger}$" in row] == ["far"]
 
 
 def test_a_caption_says_that_nothing_differs() -> None:
@@ -173,12 +196,13 @@ def test_what_was_not_tested_is_not_significant() -> None:
     """A single query gives no p-value, however large the difference."""
     measures = parse_measures(["RR@10"]).measures
     evaluator = Evaluator(measures, {"q1": {"a": 1}})
-    hits = {"good": {"q1": {"a": 1.0}}, "bad": {"q1": {"b": 1.0}}}
-    runs = [evaluator.evaluate(name, hits_of_run) for name, hits_of_run in hits.items()]
+    runs = [
+        evaluator.evaluate("good", {"q1": {"a": 1.0}}),
+        evaluator.evaluate("bad", {"q1": {"b": 1.0}}),
+    ]
     values = {run.name: run.per_query for run in runs}
     comparison = compare(values, measures, "bad", ComparisonSettings())
     assert not comparison.significant("good", "RR@10")
-    found = replace(evaluator.result(runs), comparison=comparison)
-    assert "No difference from bad could be tested." in render(
-        found, ReportSettings(), OutputFormat.LATEX
-    )
+    compared = replace(evaluator.result(runs), comparison=comparison)
+    latex = render(compared, ReportSettings(), OutputFormat.LATEX)
+    assert "No difference from bad could be tested." in latex

@@ -13,7 +13,7 @@ from denserk.evaluation.measures import parse_measures
 from denserk.evaluation.results import BenchmarksResult, EvaluationResult, PublishedRow
 from denserk.evaluation.tables import render, tables
 
-JUDGED = {"q1": {"a": 1, "b": 1}, "q2": {"a": 1}}
+JUDGMENTS = {"q1": {"a": 1, "b": 1}, "q2": {"a": 1}}
 RUNS = {
     "good": {"q1": {"a": 3.0, "b": 2.0}, "q2": {"x": 2.0, "a": 1.0}},
     "long|name": {"q1": {"x": 2.0, "a": 1.0}},
@@ -21,43 +21,63 @@ RUNS = {
 
 
 def result(*names: str, measures: str = "RR@10 NumRelRet", level: int = 1) -> EvaluationResult:
-    evaluator = Evaluator(parse_measures([measures], level).measures, JUDGED)
+    evaluator = Evaluator(parse_measures([measures], level).measures, JUDGMENTS)
     return evaluator.result([evaluator.evaluate(name, RUNS[name]) for name in names], level)
 
 
-def shown(form: OutputFormat, *names: str, measures: str = "RR@10 NumRelRet", **report: Any) -> str:
-    return render(result(*names, measures=measures), ReportSettings(**report), form)
+def rendered(
+    format: OutputFormat, *names: str, measures: str = "RR@10 NumRelRet", **report: Any
+) -> str:
+    return render(result(*names, measures=measures), ReportSettings(**report), format)
 
 
-def printed(found: Any, capsys: pytest.CaptureFixture[str], **report: Any) -> str:
-    show(found, ReportSettings(format=OutputFormat.TABLE, **report))
+def printed(result: Any, capsys: pytest.CaptureFixture[str], **report: Any) -> str:
+    show(result, ReportSettings(format=OutputFormat.TABLE, **report))
     return capsys.readouterr().out
 
 
 def test_tsv_is_what_ir_measures_prints() -> None:
-    assert shown(OutputFormat.TSV, "good", places=1) == "RR@10\t0.8\nNumRet(rel=1)\t3.0\n"
+    assert rendered(OutputFormat.TSV, "good", places=1) == "RR@10\t0.8\nNumRet(rel=1)\t3.0\n"
     queries = (
         "q1\tRR@10\t1.0000\nq1\tNumRet(rel=1)\t2.0000\n"
         "q2\tRR@10\t0.5000\nq2\tNumRet(rel=1)\t1.0000\n"
     )
-    every = queries + "all\tRR@10\t0.7500\nall\tNumRet(rel=1)\t3.0000\n"
-    assert shown(OutputFormat.TSV, "good", per_query=True) == every
-    assert shown(OutputFormat.TSV, "good", per_query=True, summary=False) == queries
+    mean = "all\tRR@10\t0.7500\nall\tNumRet(rel=1)\t3.0000\n"
+    assert rendered(OutputFormat.TSV, "good", per_query=True) == queries + mean
+    assert rendered(OutputFormat.TSV, "good", per_query=True, summary=False) == queries
 
 
 def test_trec_eval_prints_its_names_counts_whole_and_num_q_once() -> None:
-    text = shown(OutputFormat.TREC_EVAL, "good", measures="num_q num_ret map RR@10", per_query=True)
-    rows = [line.split("\t") for line in text.splitlines()]
-    assert rows[0] == ["num_ret".ljust(22), "q1", "2"]
-    assert [(name.strip(), *rest) for name, *rest in rows[-4:]] == [
-        *(("num_q", "all", "2"), ("num_ret", "all", "4")),
-        *(("map", "all", "0.7500"), ("RR@10", "all", "0.7500")),
-    ]
-    two = shown(OutputFormat.TREC_EVAL, "good", "long|name", measures="map")
-    assert [line.split()[0] for line in two.splitlines()] == ["runid", "map", "runid", "map"]
-    found = result("good", measures="map num_rel_ret P_5 AP(rel=1)", level=2)
-    lines = render(found, ReportSettings(), OutputFormat.TREC_EVAL).splitlines()
-    assert [line.split()[0] for line in lines] == ["map", "num_rel_ret", "P_5", "AP"]
+    text = rendered(
+        OutputFormat.TREC_EVAL, "good", measures="num_q num_ret map RR@10", per_query=True
+    )
+    assert text == (
+        "num_ret               \tq1\t2\n"
+        "map                   \tq1\t1.0000\n"
+        "RR@10                 \tq1\t1.0000\n"
+        "num_ret               \tq2\t2\n"
+        "map                   \tq2\t0.5000\n"
+        "RR@10                 \tq2\t0.5000\n"
+        "num_q                 \tall\t2\n"
+        "num_ret               \tall\t4\n"
+        "map                   \tall\t0.7500\n"
+        "RR@10                 \tall\t0.7500\n"
+    )
+
+
+def first_columns(text: str) -> list[str]:
+    return [line.split()[0] for line in text.splitlines()]
+
+
+def test_trec_eval_prints_the_name_of_each_of_several_runs() -> None:
+    text = rendered(OutputFormat.TREC_EVAL, "good", "long|name", measures="map")
+    assert first_columns(text) == ["runid", "map", "runid", "map"]
+
+
+def test_trec_evals_names_leave_out_the_relevance_level_of_all() -> None:
+    at_level_2 = result("good", measures="map num_rel_ret P_5 AP(rel=1)", level=2)
+    text = render(at_level_2, ReportSettings(), OutputFormat.TREC_EVAL)
+    assert first_columns(text) == ["map", "num_rel_ret", "P_5", "AP"]
 
 
 def test_table_lines_up_and_stars_the_best(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,29 +87,41 @@ def test_table_lines_up_and_stars_the_best(capsys: pytest.CaptureFixture[str]) -
         "long|name   0.2500              1\n"
         "*: best run by each measure\n"
     )
+
+
+def test_a_table_of_queries_ends_with_their_mean(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed(result("good"), capsys, per_query=True) == (
         "query   RR@10  NumRet(rel=1)\n"
         "q1     1.0000              2\n"
         "q2     0.5000              1\n"
         "all    0.7500              3\n"
     )
-    (equal,) = tables(result("good", "good"), ReportSettings())
-    assert [[cell.best for cell in row] for row in equal.rows] == [[False, True, False]] * 2
+
+
+def test_equal_values_are_all_the_best_and_counts_are_not() -> None:
+    (table,) = tables(result("good", "good"), ReportSettings())
+    for name, rr, num_rel_ret in table.rows:
+        assert not name.best
+        assert rr.best
+        assert not num_rel_ret.best
+
+
+def test_many_measures_are_rows(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(result("good", "long|name", measures="official"), capsys).splitlines()
     assert lines[0].split() == ["measure", "good", "long|name"]
     assert lines[5].split() == ["AP", "*0.7500", "0.1250"]
 
 
 def test_markdown_has_the_best_in_bold_and_no_broken_cells() -> None:
-    assert shown(OutputFormat.MARKDOWN, "good", "long|name", measures="RR@10") == (
+    assert rendered(OutputFormat.MARKDOWN, "good", "long|name", measures="RR@10") == (
         "| run | RR@10 |\n|---|---:|\n| good | **0.7500** |\n| long\\|name | 0.2500 |\n"
         "\nbold: best run by each measure\n"
     )
 
 
 def test_latex_has_the_best_in_bold_and_compiles_with_booktabs_alone() -> None:
-    found = shown(OutputFormat.LATEX, "good", "long|name", measures="RR@10 AP(rel=2)", places=3)
-    assert found == (
+    latex = rendered(OutputFormat.LATEX, "good", "long|name", measures="RR@10 AP(rel=2)", places=3)
+    assert latex == (
         "% in the preamble: \\usepackage{booktabs}\n"
         "\\begin{table}[tb]\n"
         "\\centering\n"
@@ -110,61 +142,84 @@ def test_latex_has_the_best_in_bold_and_compiles_with_booktabs_alone() -> None:
 def test_latex_has_equal_values_in_bold_and_counts_plain() -> None:
     rows = render(result("good", "good"), ReportSettings(), OutputFormat.LATEX).splitlines()
     assert rows.count(r"good & \textbf{0.7500} & 3 \\") == 2
-    alone = shown(OutputFormat.LATEX, "good", measures="RR@10")
+    alone = rendered(OutputFormat.LATEX, "good", measures="RR@10")
     assert "textbf" not in alone
     assert r"\caption{Retrieval effectiveness.}" in alone
 
 
 def test_latex_of_queries_and_of_many_measures() -> None:
-    queries = shown(OutputFormat.LATEX, "good", measures="RR@10", per_query=True)
+    queries = rendered(OutputFormat.LATEX, "good", measures="RR@10", per_query=True)
     assert r"\caption{Retrieval effectiveness by query.}" in queries
     assert "q1 & 1.0000 \\\\\nq2 & 0.5000 \\\\\nall & 0.7500 \\\\\n" in queries
-    many = shown(OutputFormat.LATEX, "good", "long|name", measures="official")
+    many = rendered(OutputFormat.LATEX, "good", "long|name", measures="official")
     assert "measure & good & long$|$name \\\\\n" in many
     assert "AP & \\textbf{0.7500} & 0.1250 \\\\\n" in many
 
 
 def test_a_table_as_text_is_what_a_terminal_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    found = result("good", "long|name")
-    text = render(found, ReportSettings(), OutputFormat.TABLE)
-    assert text == printed(found, capsys)
+    two_runs = result("good", "long|name")
+    text = render(two_runs, ReportSettings(), OutputFormat.TABLE)
+    assert text == printed(two_runs, capsys)
 
 
 def test_json_holds_full_precision_and_what_was_missing() -> None:
-    content = json.loads(shown(OutputFormat.JSON, "good", "long|name", measures="nDCG@10"))
+    content = json.loads(rendered(OutputFormat.JSON, "good", "long|name", measures="nDCG@10"))
     assert content["queries"] == 2
     assert content["providers"] == {"pytrec_eval": ["nDCG@10"]}
-    good, other = content["runs"]
+    good, long_name = content["runs"]
     assert good["measures"] == result("good", measures="nDCG@10").runs[0].summary
-    assert other["missing"] == ["q2"]
+    assert long_name["missing"] == ["q2"]
     assert "queries" not in good
-    per_query = json.loads(shown(OutputFormat.JSON, "good", measures="RR@10", per_query=True))
+    per_query = json.loads(rendered(OutputFormat.JSON, "good", measures="RR@10", per_query=True))
     assert per_query["runs"][0]["queries"] == {"q1": {"RR@10": 1.0}, "q2": {"RR@10": 0.5}}
 
 
-def one(**found: int) -> EvaluationResult:
-    """Runs that find the relevant passage of none, one or both of two queries."""
+def result_of(**counts: int) -> EvaluationResult:
+    """Runs, each with the number of the two queries whose relevant passage is on top."""
     evaluator = Evaluator(parse_measures(["P@1"]).measures, {"q1": {"a": 1}, "q2": {"a": 1}})
-    runs = []
-    for run, right in found.items():
-        hits = {f"q{n}": {"a" if right >= n else "x": 2.0} for n in (1, 2)}
-        runs.append(evaluator.evaluate(run, hits))
-    return evaluator.result(runs)
+    runs_by_count = {
+        0: {"q1": {"x": 2.0}, "q2": {"x": 2.0}},
+        1: {"q1": {"a": 2.0}, "q2": {"x": 2.0}},
+        2: {"q1": {"a": 2.0}, "q2": {"a": 2.0}},
+    }
+    return evaluator.result(
+        [evaluator.evaluate(name, runs_by_count[count]) for name, count in counts.items()]
+    )
 
 
-def test_several_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
-    two = BenchmarksResult(("a", "b"), {"dl19": one(a=2, b=1), "beir/nq": one(a=0)})
-    assert render(two, ReportSettings(), OutputFormat.TSV) == (
+TWO_BENCHMARKS = BenchmarksResult(
+    ("a", "b"), {"dl19": result_of(a=2, b=1), "beir/nq": result_of(a=0)}
+)
+
+
+def test_lines_of_several_benchmarks() -> None:
+    assert render(TWO_BENCHMARKS, ReportSettings(), OutputFormat.TSV) == (
         "a\tdl19\tP@1\t1.0000\na\tbeir/nq\tP@1\t0.0000\nb\tdl19\tP@1\t0.5000\n"
     )
-    lines = [" ".join(line.split()) for line in printed(two, capsys).splitlines()[:-1]]
-    assert lines[:3] == ["benchmark run P@1", "dl19 a *1.0000", "dl19 b 0.5000"]
-    assert lines[3:] == ["beir/nq a *0.0000", "beir/nq b"]
-    found = json.loads(render(two, ReportSettings(), OutputFormat.JSON))
-    assert found["runs"][1] == {"run": "b", "benchmarks": {"dl19": {"P@1": 0.5}, "beir/nq": None}}
     with pytest.raises(UsageError, match="several benchmarks"):
-        render(two, ReportSettings(), OutputFormat.TREC_EVAL)
-    latex = render(two, ReportSettings(), OutputFormat.LATEX)
+        render(TWO_BENCHMARKS, ReportSettings(), OutputFormat.TREC_EVAL)
+
+
+def test_a_table_of_several_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(TWO_BENCHMARKS, capsys) == (
+        "benchmark  run      P@1\n"
+        "dl19       a    *1.0000\n"
+        "dl19       b     0.5000\n"
+        "beir/nq    a    *0.0000\n"
+        "beir/nq    b           \n"
+        "*: best run by each measure\n"
+    )
+
+
+def test_json_of_several_benchmarks() -> None:
+    content = json.loads(render(TWO_BENCHMARKS, ReportSettings(), OutputFormat.JSON))
+    run_a, run_b = content["runs"]
+    assert run_a["benchmarks"] == {"dl19": {"P@1": 1.0}, "beir/nq": {"P@1": 0.0}}
+    assert run_b == {"run": "b", "benchmarks": {"dl19": {"P@1": 0.5}, "beir/nq": None}}
+
+
+def test_latex_of_several_benchmarks() -> None:
+    latex = render(TWO_BENCHMARKS, ReportSettings(), OutputFormat.LATEX)
     assert r"\caption{Retrieval effectiveness by benchmark. The best run by each" in latex
     assert latex.partition("\\midrule\n")[2].splitlines()[:5] == [
         r"dl19 & a & \textbf{1.0000} \\",
@@ -177,8 +232,8 @@ def test_several_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_published_results_are_a_second_table_in_latex() -> None:
     row = PublishedRow(Paper.MLR, "dl19", "Table 1, row 2", "MLR_x", "8 vectors", {"P@1": "0.5"})
-    latex = render(replace(one(a=2), published=(row,)), ReportSettings(), OutputFormat.LATEX)
-    first, second = latex.split("\n\n")
-    assert r"\label{tab:results}" in first
-    assert r"\label{tab:published}" in second
-    assert r"mlr & dl19 & Table 1, row 2 & MLR\_x & 8 vectors & 0.5 \\" in second
+    latex = render(replace(result_of(a=2), published=(row,)), ReportSettings(), OutputFormat.LATEX)
+    results, published = latex.split("\n\n")
+    assert r"\label{tab:results}" in results
+    assert r"\label{tab:published}" in published
+    assert r"mlr & dl19 & Table 1, row 2 & MLR\_x & 8 vectors & 0.5 \\" in published

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.retrieval import Metric
+from denserk.index.engines import SearchableIndex
 from denserk.index.exact import ExactIndex
 from denserk.index.exact_gpu import GpuExactIndex
-from denserk.index.searcher import SearchableIndex
 from tests.gpu.setup import Setup, counted
 
 

@@ -6,8 +6,9 @@ from hypothesis.extra import numpy as hnp
 
 from denserk.config.retrieval import Metric, SearchSettings, Ties
 from denserk.index.exact import ExactIndex
-from denserk.index.folder import Part, PassageIds
-from denserk.index.searcher import Searcher, strictly_decreasing
+from denserk.index.mapped_files import Part, PassageIds
+from denserk.index.ranking import strictly_decreasing
+from denserk.index.searcher import Searcher
 from denserk.io.vector_formats import map_flat
 from tests.support.index_folders import flat_folder, found, names_of, whole_numbers
 

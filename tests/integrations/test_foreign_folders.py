@@ -15,9 +15,15 @@ from tests.support.training_examples import jsonl
 pytestmark = pytest.mark.peer
 
 ABOUT = "config_sentence_transformers.json"
-DRAWN = np.random.default_rng(5)
-PASSAGES = {f"d{i}": " ".join(DRAWN.choice(WORDS, DRAWN.integers(1, 12))) for i in range(40)}
-QUERIES = {f"q{i}": " ".join(DRAWN.choice(WORDS, 3)) for i in range(10)}
+GENERATOR = np.random.default_rng(5)
+
+
+def random_text(word_count):
+    return " ".join(GENERATOR.choice(WORDS, word_count))
+
+
+PASSAGES = {f"d{number}": random_text(GENERATOR.integers(1, 12)) for number in range(40)}
+QUERIES = {f"q{number}": random_text(3) for number in range(10)}
 # modules after Transformer, what the folder says besides, and pooling
 MODELS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "cosine": ((), {"similarity_fn_name": "cosine"}),
@@ -44,23 +50,28 @@ MODELS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 def saved(tiny, tmp_path):
     """A folder that sentence-transformers saved, and the model that it opens."""
     st = pytest.importorskip("sentence_transformers", minversion="6.0")
-    from sentence_transformers.sentence_transformer import modules as of_st
+    from sentence_transformers.sentence_transformer import modules as st_modules
 
     def save(names, about):
         import torch
 
         torch.manual_seed(3)
-        parts = [st.base.modules.Transformer(str(tiny()))]
-        parts.append(of_st.Pooling(parts[0].get_embedding_dimension(), "mean"))
+        transformer = st.base.modules.Transformer(str(tiny()))
+        pooling = st_modules.Pooling(transformer.get_embedding_dimension(), "mean")
+        modules = [transformer, pooling]
         for name in names:
             if name == "Normalize":
-                parts.append(st.base.modules.Normalize())
+                modules.append(st.base.modules.Normalize())
             else:
-                function = getattr(torch.nn, name)()
-                bias = name != "Identity"
-                parts.append(st.base.modules.Dense(16, 12, bias=bias, activation_function=function))
+                dense = st.base.modules.Dense(
+                    16,
+                    12,
+                    bias=name != "Identity",
+                    activation_function=getattr(torch.nn, name)(),
+                )
+                modules.append(dense)
         folder = tmp_path / "model"
-        st.SentenceTransformer(modules=parts, device="cpu").save(str(folder))
+        st.SentenceTransformer(modules=modules, device="cpu").save(str(folder))
         path = folder / ABOUT
         path.write_text(json.dumps({**json.loads(path.read_text()), **about}))
         return folder, st.SentenceTransformer(str(folder), device="cpu")
@@ -68,31 +79,29 @@ def saved(tiny, tmp_path):
     return save
 
 
-@pytest.fixture
-def expected():
-    def ranking(model):
-        """The ids of passages by sentence-transformers' similarity, best first, and the scores."""
-        queries = model.encode_query(list(QUERIES.values()))
-        passages = model.encode_document(list(PASSAGES.values()))
-        scores = model.similarity(queries, passages).numpy()
-        names = list(PASSAGES)
-        return {
-            qid: [(names[i], float(row[i])) for i in np.argsort(-row, kind="stable")]
-            for qid, row in zip(QUERIES, scores, strict=True)
-        }
-
-    return ranking
+def similarities_of(model):
+    """sentence-transformers' similarity of each query with each passage, by their ids."""
+    queries = model.encode_query(list(QUERIES.values()))
+    passages = model.encode_document(list(PASSAGES.values()))
+    scores = model.similarity(queries, passages).tolist()
+    return {
+        qid: dict(zip(PASSAGES, row, strict=True)) for qid, row in zip(QUERIES, scores, strict=True)
+    }
 
 
-def check_ranking(found, expected, *, euclidean):
-    """Compare rankings by their scores: ties may be in any order."""
-    for qid, hits in expected.items():
-        scores = dict(hits)
-        ours = found[qid]
-        assert ours.keys() == scores.keys()
-        theirs = [-(scores[d] ** 2) if euclidean else scores[d] for d in ours]
-        np.testing.assert_allclose(list(ours.values()), theirs, rtol=0, atol=1e-4)
-        assert all(a >= b - 1e-4 for a, b in pairwise(theirs))
+def check_ranking(ranking, similarities, *, euclidean):
+    """Compare the scores of a ranking of all passages; ties may be in any order.
+
+    denserk's score is minus the square of the distance.
+    """
+    for qid, scores in similarities.items():
+        hits = ranking[qid]
+        assert hits.keys() == scores.keys()
+        expected = [scores[docid] for docid in hits]
+        if euclidean:
+            expected = [-(score**2) for score in expected]
+        np.testing.assert_allclose(list(hits.values()), expected, rtol=0, atol=1e-4)
+        assert all(score >= next_score - 1e-4 for score, next_score in pairwise(expected))
 
 
 def command(*words):
@@ -100,13 +109,16 @@ def command(*words):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_command_line_ranks_as_sentence_transformers(saved, expected, tmp_path, name):
+def test_the_command_line_ranks_as_sentence_transformers(saved, tmp_path, name):
     names, about = MODELS[name]
     folder, model = saved(names, about)
-    corpus, topics = tmp_path / "corpus.jsonl", tmp_path / "queries.jsonl"
-    jsonl(corpus, ({"_id": i, "text": text} for i, text in PASSAGES.items()))
-    jsonl(topics, ({"_id": i, "text": text} for i, text in QUERIES.items()))
-    vectors, index, ranking = tmp_path / "vectors", tmp_path / "index", expected(model)
+    passages = [{"_id": docid, "text": text} for docid, text in PASSAGES.items()]
+    queries = [{"_id": qid, "text": text} for qid, text in QUERIES.items()]
+    corpus = jsonl(tmp_path / "corpus.jsonl", passages)
+    topics = jsonl(tmp_path / "queries.jsonl", queries)
+    vectors = tmp_path / "vectors"
+    index = tmp_path / "index"
+    similarities = similarities_of(model)
     euclidean = about.get("similarity_fn_name") == "euclidean"
     command("encode", "--model", folder, "--corpus", corpus, "--output", vectors)
     command("index", "--input", vectors, "--output", index)
@@ -114,24 +126,22 @@ def test_the_command_line_ranks_as_sentence_transformers(saved, expected, tmp_pa
         output = tmp_path / f"{source.name}.trec"
         options = ("--topics", topics, "--hits", "40", "--output", output, "--set", "ties=keep")
         command("search", "--index", source, *options)
-        check_ranking(denserk.Run.load(output), ranking, euclidean=euclidean)
+        check_ranking(denserk.Run.load(output), similarities, euclidean=euclidean)
 
 
 @pytest.mark.parametrize("name", ["cosine", "euclidean", "dense, cosine"])
-def test_python_and_copies_of_the_model_rank_as_sentence_transformers(
-    saved, expected, tmp_path, name
-):
+def test_python_and_copies_of_the_model_rank_as_sentence_transformers(saved, tmp_path, name):
     names, about = MODELS[name]
     folder, model = saved(names, about)
-    ranking, euclidean = expected(model), name == "euclidean"
+    similarities = similarities_of(model)
     words = ("convert", folder, tmp_path / "copy", "--kind", "model", "--to", "denserk")
     assert run([str(word) for word in words]) == 0
     for source in (folder, tmp_path / "copy"):
         encoder = denserk.Encoder.load(source, device="cpu")
         vectors = encoder.encode_passages(list(PASSAGES.values()))
         index = denserk.Index.build(vectors, ids=list(PASSAGES), metric=encoder.metric)
-        found = index.search(QUERIES, model=encoder, hits=40, ties="keep")
-        check_ranking(found, ranking, euclidean=euclidean)
+        ranking = index.search(QUERIES, model=encoder, hits=40, ties="keep")
+        check_ranking(ranking, similarities, euclidean=name == "euclidean")
 
 
 def test_a_saved_copy_of_a_euclidean_model_is_euclidean_in_sentence_transformers(saved, tmp_path):

@@ -9,18 +9,29 @@ pytestmark = pytest.mark.peer
 
 
 def toy_task(mteb):
-    texts = [{"id": d, "title": title, "text": text} for d, (title, text) in PASSAGES.items()]
+    """The toy collection as a task of MTEB."""
+    passages = [
+        {"id": docid, "title": title, "text": text} for docid, (title, text) in PASSAGES.items()
+    ]
+    queries = [{"id": qid, "text": text} for qid, text in QUERIES.items()]
     test = {
-        "corpus": Dataset.from_list(texts),
-        "queries": Dataset.from_list([{"id": q, "text": text} for q, text in QUERIES.items()]),
+        "corpus": Dataset.from_list(passages),
+        "queries": Dataset.from_list(queries),
         "relevant_docs": QRELS,
         "top_ranked": None,
     }
-    named = {"name": "Toy", "description": "", "dataset": {"path": "toy", "revision": "1"}}
-    kind = {"type": "Retrieval", "category": "t2t", "eval_langs": ["eng-Latn"]}
-    metadata = mteb.TaskMetadata(**named, **kind, main_score="ndcg_at_10")
+    metadata = mteb.TaskMetadata(
+        name="Toy",
+        description="",
+        dataset={"path": "toy", "revision": "1"},
+        type="Retrieval",
+        category="t2t",
+        eval_langs=["eng-Latn"],
+        main_score="ndcg_at_10",
+    )
     task = type("Toy", (mteb.abstasks.AbsTaskRetrieval,), {"metadata": metadata})()
-    task.dataset, task.data_loaded = {"default": {"test": test}}, True
+    task.dataset = {"default": {"test": test}}
+    task.data_loaded = True
     return task
 
 
@@ -34,18 +45,26 @@ def test_equal_ndcg_and_predictions(toy, tiny, tiny_agg, tmp_path, pooling, monk
         assert run([*map(str, words), "--quiet"]) == 0
 
     monkeypatch.chdir(tmp_path)
-    start, prefix = tiny_agg() if pooling == "agg" else tiny(), ("--query-prefix", "the ")
-    command("convert", start, "m", "--to", "denserk", "--representation", pooling, *prefix)
+    start = tiny_agg() if pooling == "agg" else tiny()
+    options = ("--representation", pooling, "--query-prefix", "the ")
+    command("convert", start, "m", "--to", "denserk", *options)
     command("encode", "--model", "m", "--corpus", toy / "corpus.jsonl", "--output", "v")
     command("search", "--index", "v", "--topics", toy / "queries.tsv", "--output", "run.trec")
     expected = denserk.evaluate("run.trec", toy / "qrels.txt", "nDCG@10")
     model = SentenceTransformer("m", device="cpu", trust_remote_code=True)
-    options = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
-    found = mteb.evaluate(model, toy_task(mteb), prediction_folder=tmp_path, **options)
-    ndcg = found.task_results[0].scores["test"][0]["ndcg_at_10"]
+    evaluation = mteb.evaluate(
+        model,
+        toy_task(mteb),
+        prediction_folder=tmp_path,
+        cache=None,
+        co2_tracker=False,
+        show_progress_bar=False,
+    )
+    ndcg = evaluation.task_results[0].scores["test"][0]["ndcg_at_10"]
     assert ndcg == pytest.approx(expected["nDCG@10"], abs=1e-5)
     predictions = "Toy_predictions.json"
     assert denserk.evaluate(predictions, toy / "qrels.txt", "nDCG@10") == expected
     command("convert", "run.trec", predictions, "--overwrite")
-    ranked = toy_task(mteb).convert_to_reranking(predictions).dataset["default"]["test"]
-    assert ranked["top_ranked"] == {q: [*hits] for q, hits in denserk.Run.load("run.trec").items()}
+    reranking = toy_task(mteb).convert_to_reranking(predictions).dataset["default"]["test"]
+    expected_ranking = {qid: list(hits) for qid, hits in denserk.Run.load("run.trec").items()}
+    assert reranking["top_ranked"] == expected_ranking

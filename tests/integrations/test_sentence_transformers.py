@@ -2,6 +2,8 @@ import json
 import pickle
 import subprocess
 import sys
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,62 +25,79 @@ pytestmark = pytest.mark.peer
 
 
 @pytest.fixture(scope="module")
-def opened():
+def open_model():
+    """`open_model(folder)`: a folder, open_model by sentence-transformers."""
     st = pytest.importorskip("sentence_transformers", minversion="6.0")
-    return lambda folder, **named: st.SentenceTransformer(str(folder), device="cpu", **named)
+    return partial(st.SentenceTransformer, device="cpu")
 
 
-def converted(source, target, *options):
-    words = ("convert", source, target, "--kind", "model", "--to", "denserk", *options)
+def command(*words):
     assert run([str(word) for word in words]) == 0
-    return target
 
 
-def finetuned(source, target, tmp_path, *options):
+def convert(source, target, *options):
+    command("convert", source, target, "--kind", "model", "--to", "denserk", *options)
+    return str(target)
+
+
+def finetune(source, target, tmp_path, *options):
     data = write_examples(tmp_path / "train.jsonl", range(8))
-    words = ("finetune", "--model", source, "--train-data", data, "--output", target, *options)
-    usual = ("--max-steps", "2", "--batch-size", "4", "--group-size", "2", "--device", "cpu")
-    assert run([str(word) for word in (*words, *usual)]) == 0
-    return target
+    files = ("--model", source, "--train-data", data, "--output", target)
+    sizes = ("--max-steps", 2, "--batch-size", 4, "--group-size", 2)
+    command("finetune", *files, *sizes, "--device", "cpu", *options)
+    return str(target)
 
 
-def encoded(folder, tmp_path, source="--corpus"):
-    texts, vectors = tmp_path / "texts.jsonl", tmp_path / "vectors.jsonl"
-    jsonl(texts, ({"_id": str(i), "text": text} for i, text in enumerate(TEXTS)))
-    words = ("encode", "--model", folder, source, texts, "--output", vectors, "--overwrite")
-    assert run([str(word) for word in (*words, "--output-format", "jsonl")]) == 0
-    records = [json.loads(line) for line in vectors.read_text().splitlines()]
-    vectors.unlink()
-    by_id = {record["id"]: record["vector"] for record in records}
-    return np.array([by_id[str(i)] for i in range(len(TEXTS))])
+def encode(folder, tmp_path, texts_option="--corpus"):
+    """The vectors of `denserk encode`, in the order of `TEXTS`."""
+    records = [{"_id": str(number), "text": text} for number, text in enumerate(TEXTS)]
+    texts = jsonl(tmp_path / "texts.jsonl", records)
+    output = tmp_path / "vectors.jsonl"
+    files = (texts_option, texts, "--output", output, "--overwrite", "--output-format", "jsonl")
+    command("encode", "--model", folder, *files)
+    vectors = {}
+    for line in output.read_text().splitlines():
+        record = json.loads(line)
+        vectors[record["id"]] = record["vector"]
+    output.unlink()
+    return np.array([vectors[str(number)] for number in range(len(TEXTS))])
 
 
-def check_equal(folder, model, tmp_path, whole=None):
-    """Compare both sides; `whole`: the texts that `prompt_name` is compared on, if it is known."""
-    passages, asked = encoded(folder, tmp_path), encoded(folder, tmp_path, "--queries")
-    pairs = [
-        (passages, model.encode(TEXTS)),
-        (passages, model.encode_document(TEXTS)),
-        (asked, model.encode_query(TEXTS)),
-    ]
-    if whole:
-        pairs.append((passages, model.encode(TEXTS, prompt_name="document")))
-        pairs.append((asked[whole], model.encode(TEXTS[whole], prompt_name="query")))
-    for ours, theirs in pairs:
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
-    assert abs(passages - asked).max() > 1e-3
+def assert_near(vectors, expected):
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
+
+
+def check_equal(folder, model, tmp_path):
+    """Compare queries and passages of `denserk encode` with those of sentence-transformers."""
+    passages = encode(folder, tmp_path)
+    queries = encode(folder, tmp_path, "--queries")
+    assert_near(model.encode(TEXTS), passages)
+    assert_near(model.encode_document(TEXTS), passages)
+    assert_near(model.encode_query(TEXTS), queries)
+    assert abs(passages - queries).max() > 1e-3
+
+
+def check_prompt_names(folder, model, tmp_path):
+    passages = encode(folder, tmp_path)
+    queries = encode(folder, tmp_path, "--queries")
+    assert_near(model.encode(TEXTS, prompt_name="document"), passages)
+    # whose length is that of passages
+    assert_near(model.encode(TEXTS[SHORT], prompt_name="query"), queries[SHORT])
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "last"])
-def test_pooled_models(tiny, tmp_path, opened, pooling):
+def test_pooled_models(tiny, tmp_path, open_model, pooling):
     norm = "--l2-norm" if pooling == "mean" else "--no-l2-norm"
     options = ("--representation", pooling, norm, *PREFIXES, *LENGTHS)
-    folder = converted(tiny(), tmp_path / "m", *options)
-    model, again = opened(folder), tmp_path / "again"
-    check_equal(folder, model, tmp_path, SHORT)
-    model.save(str(again))  # which keeps lengths, prefixes and pooling
-    assert not (again / "denserk.json").exists()
-    check_equal(again, model, tmp_path, SHORT)
+    folder = convert(tiny(), tmp_path / "m", *options)
+    model = open_model(folder)
+    check_equal(folder, model, tmp_path)
+    check_prompt_names(folder, model, tmp_path)
+    copy = tmp_path / "copy"
+    model.save(str(copy))  # which keeps lengths, prefixes and pooling
+    assert not (copy / "denserk.json").exists()
+    check_equal(copy, model, tmp_path)
+    check_prompt_names(copy, model, tmp_path)
 
 
 CUSTOM = {
@@ -94,32 +113,31 @@ CUSTOM = {
 
 
 @pytest.mark.parametrize(
-    ("name", "prefixes"), [*((name, PREFIXES) for name in CUSTOM), ("agg", ()), ("untied", ())]
+    ("name", "prefixes"), [*[(name, PREFIXES) for name in CUSTOM], ("agg", ()), ("untied", ())]
 )
-def test_other_models(tiny, tmp_path, opened, name, prefixes):
-    folder = finetuned(tiny(), tmp_path / "m", tmp_path, *CUSTOM[name], *prefixes, *LENGTHS)
+def test_other_models(tiny, tmp_path, open_model, name, prefixes):
+    folder = finetune(tiny(), tmp_path / "m", tmp_path, *CUSTOM[name], *prefixes, *LENGTHS)
     with pytest.raises(ValueError, match="trust_remote_code=True"):
-        opened(folder)
-    assert (
-        'SentenceTransformer("MODEL", trust_remote_code=True)' in (folder / "README.md").read_text()
-    )
-    model = opened(folder, trust_remote_code=True)
-    copy = pickle.loads(pickle.dumps(model))  # as several processes get it
+        open_model(folder)
+    card = Path(folder, "README.md").read_text()
+    assert 'SentenceTransformer("MODEL", trust_remote_code=True)' in card
+    model = open_model(folder, trust_remote_code=True)
+    pickled = pickle.loads(pickle.dumps(model))  # as several processes get it
     check_equal(folder, model, tmp_path)
     assert model.get_embedding_dimension() == model.encode("a").shape[0]
-    np.testing.assert_array_equal(copy.encode_query(TEXTS), model.encode_query(TEXTS))
-    model.save(str(tmp_path / "again"))
-    again = opened(tmp_path / "again", trust_remote_code=True)
-    np.testing.assert_array_equal(again.encode_query(TEXTS), model.encode_query(TEXTS))
-    np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
-    np.testing.assert_allclose(
-        encoded(tmp_path / "again", tmp_path), model.encode(TEXTS), rtol=0, atol=1e-5
-    )
+    np.testing.assert_array_equal(pickled.encode_query(TEXTS), model.encode_query(TEXTS))
+
+    saved_folder = str(tmp_path / "saved")
+    model.save(saved_folder)
+    saved = open_model(saved_folder, trust_remote_code=True)
+    np.testing.assert_array_equal(saved.encode_query(TEXTS), model.encode_query(TEXTS))
+    np.testing.assert_array_equal(saved.encode(TEXTS), model.encode(TEXTS))
+    assert_near(encode(saved_folder, tmp_path), model.encode(TEXTS))
 
 
-def test_what_would_give_other_vectors_is_an_error(tiny, tmp_path, opened):
-    folder = finetuned(tiny(), tmp_path / "m", tmp_path, *CUSTOM["untied"])
-    model = opened(folder, trust_remote_code=True)
+def test_what_would_give_other_vectors_is_an_error(tiny, tmp_path, open_model):
+    folder = finetune(tiny(), tmp_path / "m", tmp_path, *CUSTOM["untied"])
+    model = open_model(folder, trust_remote_code=True)
     with pytest.raises(UsageError, match="call encode_query or encode_document"):
         model.encode(TEXTS, prompt="the ")
     np.testing.assert_allclose(
@@ -128,32 +146,38 @@ def test_what_would_give_other_vectors_is_an_error(tiny, tmp_path, opened):
     with pytest.raises(AttributeError):
         model.max_seq_length = 5
     with pytest.raises(UsageError, match="takes no model_kwargs"):
-        opened(folder, trust_remote_code=True, model_kwargs={"dtype": "float16"})
+        open_model(folder, trust_remote_code=True, model_kwargs={"dtype": "float16"})
 
 
 @pytest.mark.parametrize("name", ["mlr", "me-bert"])
-def test_several_embeddings_per_passage_do_not_open(tiny, tmp_path, opened, name):
+def test_several_embeddings_per_passage_do_not_open(tiny, tmp_path, open_model, name):
     options = ("--representation", name, "--reduction", "multi-vector", "--set", "vectors=2")
-    folder = finetuned(tiny(), tmp_path / "m", tmp_path, *options)
-    assert "with one embedding per text, cannot open it" in (folder / "README.md").read_text()
+    folder = finetune(tiny(), tmp_path / "m", tmp_path, *options)
+    card = Path(folder, "README.md").read_text()
+    assert "with one embedding per text, cannot open it" in card
     with pytest.raises(ValueError, match="trust_remote_code=True"):
-        opened(folder)
+        open_model(folder)
     with pytest.raises(ModelError, match=r"2 embeddings per passage.*open it with denserk"):
-        opened(folder, trust_remote_code=True)
+        open_model(folder, trust_remote_code=True)
 
 
-def test_pairs_are_encoded_as_denserk_joins_title_and_text(tiny, tmp_path, opened):
+def test_pairs_are_encoded_as_denserk_joins_title_and_text(tiny, tmp_path, open_model):
     mean = ("--representation", "mean")
-    folder = converted(tiny(), tmp_path / "m", *mean, "--set", "join=pair", *PREFIXES)
-    (tmp_path / "corpus.jsonl").write_text('{"_id": "d", "title": "Moon", "text": "red fish"}\n')
-    words = ("encode", "--model", folder, "--corpus", tmp_path / "corpus.jsonl", "--output-format")
-    assert run([str(w) for w in (*words, "jsonl", "--output", tmp_path / "v.jsonl")]) == 0
-    ours = json.loads((tmp_path / "v.jsonl").read_text())["vector"]
-    theirs = opened(folder, trust_remote_code=True).encode_document([("Moon", "red fish")])[0]
-    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
-    joined = converted(tiny(), tmp_path / "j", *mean, "--set", "normalize-quotes=yes")
+    folder = convert(tiny(), tmp_path / "m", *mean, "--set", "join=pair", *PREFIXES)
+    corpus = jsonl(tmp_path / "corpus.jsonl", [{"_id": "d", "title": "Moon", "text": "red fish"}])
+    output = tmp_path / "v.jsonl"
+    files = ("--corpus", corpus, "--output-format", "jsonl", "--output", output)
+    command("encode", "--model", folder, *files)
+    expected = json.loads(output.read_text())["vector"]
+    model = open_model(folder, trust_remote_code=True)
+    assert_near(model.encode_document([("Moon", "red fish")])[0], expected)
+
+
+def test_a_model_that_joins_title_and_text_takes_no_pairs(tiny, tmp_path, open_model):
+    options = ("--representation", "mean", "--set", "normalize-quotes=yes")
+    folder = convert(tiny(), tmp_path / "m", *options)
     with pytest.raises(UsageError, match="as one string"):
-        opened(joined, trust_remote_code=True).encode_document([("Moon", "red fish")])
+        open_model(folder, trust_remote_code=True).encode_document([("Moon", "red fish")])
 
 
 LOAD = """
@@ -179,11 +203,12 @@ def test_trained_models_open_without_a_warning(tmp_path):
     tokenizer.save_pretrained(start)
     heads = ("--agg-dim", "20", "--cls-dim", "6")
     folders = [
-        finetuned(start, tmp_path / "mean", tmp_path, "--representation", "mean"),
-        finetuned(start, tmp_path / "agg", tmp_path, "--representation", "agg", *heads),
+        finetune(start, tmp_path / "mean", tmp_path, "--representation", "mean"),
+        finetune(start, tmp_path / "agg", tmp_path, "--representation", "agg", *heads),
     ]
-    command = [sys.executable, "-c", LOAD, *map(str, folders)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stderr.splitlines() if "Loading weights" not in line]
+    process = subprocess.run(
+        [sys.executable, "-c", LOAD, *folders], capture_output=True, text=True, check=False
+    )
+    assert process.returncode == 0, process.stderr
+    lines = [line for line in process.stderr.splitlines() if "Loading weights" not in line]
     assert not [line for line in lines if line.strip()]

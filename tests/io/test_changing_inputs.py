@@ -9,7 +9,6 @@ import pytest
 from denserk.commands.app import run
 from tests.support.faults import contents
 from tests.support.finetuning import write_examples
-from tests.support.toy import PASSAGES
 from tests.support.training_examples import jsonl
 
 COUNT = 400
@@ -35,21 +34,29 @@ def at_message():
     handlers = []
 
     def listen(words, work):
-        class Once(logging.Handler):
-            done = False
-
-            def emit(self, record):
-                if words in record.getMessage() and not self.done:
-                    self.done = True
-                    work()
-
-        handlers.append(Once())
-        logger.addHandler(handlers[-1])
+        handler = OnceAtMessage(words, work)
+        handlers.append(handler)
+        logger.addHandler(handler)
 
     yield listen
     for handler in handlers:
         assert handler.done
         logger.removeHandler(handler)
+
+
+class OnceAtMessage(logging.Handler):
+    """Does some work at the first message that contains certain words."""
+
+    def __init__(self, words, work):
+        super().__init__()
+        self.words = words
+        self.work = work
+        self.done = False
+
+    def emit(self, record):
+        if self.words in record.getMessage() and not self.done:
+            self.done = True
+            self.work()
 
 
 @pytest.fixture
@@ -100,10 +107,12 @@ def test_what_was_encoded_of_a_changed_corpus_is_resumed_where_it_fits(
     at_message("beir corpus", lambda: replace_corpus(CHANGES["cut"]))
     assert encode(tiny, "vectors") == 1
     assert encode(tiny, "vectors", "--resume") == 0
-    assert encode(tiny, "anew") == 0
-    resumed, anew = contents(folder / "vectors"), contents(folder / "anew")
-    names = {name for name in anew if name.endswith((".npy", ".docid", "blocks.jsonl"))}
-    assert {name: resumed[name] for name in names} == {name: anew[name] for name in names}
+    assert encode(tiny, "uninterrupted") == 0
+    resumed = contents(folder / "vectors")
+    uninterrupted = contents(folder / "uninterrupted")
+    for name in uninterrupted:
+        if name.endswith((".npy", ".docid", "blocks.jsonl")):
+            assert resumed[name] == uninterrupted[name], name
 
 
 def test_a_shard_notices_a_change_of_its_part(tiny, folder, at_message, capsys):
@@ -173,14 +182,9 @@ def test_mining_notices_an_input_that_changed(retrieved, at_message, capsys):
 
 
 def test_convert_notices_training_data_that_changed(retrieved, at_message, capsys):
-    ids = [*PASSAGES]
-
-    def write(*negatives):
-        lines = [f"q1\t{ids[0]}\t{negative}\n" for negative in negatives]
-        (retrieved / "triples.tsv").write_text("".join(lines))
-
-    write(ids[1])
-    at_message("beir corpus", lambda: write(ids[1], ids[2]))
+    triples = retrieved / "triples.tsv"
+    triples.write_text("q1\td1\td2\n")
+    at_message("beir corpus", lambda: triples.write_text("q1\td1\td2\nq1\td1\td3\n"))
     words = ["convert", "triples.tsv", "out.jsonl", "--kind", "training", "--to", "tevatron"]
     assert run([*words, "--corpus", "corpus.jsonl", "--queries", "queries.tsv"]) == 1
     assert "triples.tsv changed while it was read" in capsys.readouterr().err

@@ -45,16 +45,26 @@ class Record(SimpleNamespace):
         return "all of it"
 
 
-def test_fields_of_a_record_find_their_places(monkeypatch):
-    titled = Record(doc_id="1", title="h", abstract="a", year=1999, links=["x"])
-    queries = [Record(query_id="q", text="t", answers=("a",)), Record(query_id="r", lang="en")]
-    records = {"docs": [titled, Record(doc_id="2", marked_up="m")], "queries": queries}
-    monkeypatch.setattr(data_sets, "irds_records", lambda name, what: iter(records[what]))
-    first, second = read_passages("irds:x")
-    assert first == Passage("1", "a", "h", {"year": 1999})
-    assert second == Passage("2", "all of it", "", {"marked_up": "m"})
-    asked = [Query("q", "t", ("a",)), Query("r", "all of it", (), {"lang": "en"})]
-    assert list(read_queries("irds:x")) == asked
+def test_fields_of_a_record_become_those_of_passages_and_queries(monkeypatch):
+    records = {
+        "docs": [
+            Record(doc_id="1", title="h", abstract="a", year=1999, links=["x"]),
+            Record(doc_id="2", marked_up="m"),
+        ],
+        "queries": [
+            Record(query_id="q", text="t", answers=("a",)),
+            Record(query_id="r", lang="en"),
+        ],
+    }
+    monkeypatch.setattr(data_sets, "irds_records", lambda name, entity: iter(records[entity]))
+    assert list(read_passages("irds:x")) == [
+        Passage("1", "a", "h", {"year": 1999}),
+        Passage("2", "all of it", "", {"marked_up": "m"}),
+    ]
+    assert list(read_queries("irds:x")) == [
+        Query("q", "t", ("a",)),
+        Query("r", "all of it", (), {"lang": "en"}),
+    ]
 
 
 @pytest.mark.usefixtures("toy_irds")
@@ -98,17 +108,18 @@ class BeirUtil:
 def test_a_beir_archive_is_fetched_into_the_cache(cache, monkeypatch):
     util = BeirUtil(cake="half", toy="toy/android")
     monkeypatch.setattr(data_sets, "require", lambda module, purpose: util)
-    kept = cache / "beir"
-    for name, found in [
-        ("none", "beir:none cannot be fetched: no route"),
-        ("cake", "the archive of cake holds no such dataset"),
-    ]:
-        with pytest.raises(DenserkError, match=found) as failure:
+    folder = cache / "beir"
+    messages = {
+        "none": "beir:none cannot be fetched: no route",
+        "cake": "the archive of cake holds no such dataset",
+    }
+    for name, message in messages.items():
+        with pytest.raises(DenserkError, match=message) as failure:
             list(read_passages(f"beir:{name}"))
-        assert f"so that {kept / name} holds corpus.jsonl" in str(failure.value.hint)
-    assert not list(kept.iterdir())
+        assert f"so that {folder / name} holds corpus.jsonl" in str(failure.value.hint)
+    assert not list(folder.iterdir())
     assert list(read_passages("beir:toy/android")) == [Passage("d1", "t")]
-    assert [path.name for path in kept.iterdir()] == ["toy"]
+    assert [path.name for path in folder.iterdir()] == ["toy"]
 
 
 def test_a_beir_archive_with_another_checksum_is_an_error(cache, monkeypatch):
@@ -129,9 +140,9 @@ def test_the_checksums_of_beir_are_those_of_ir_datasets():
         for archive in listed["beir"].values()
         if archive["url"] == data_sets.BEIR_ARCHIVE.format(name=Path(archive["url"]).stem)
     }
-    known = data_sets.beir_checksums()
+    checksums = data_sets.beir_checksums()
     assert len(archives) == 15
-    assert {name: known[name] for name in archives} == archives
+    assert {name: checksums[name] for name in archives} == archives
 
 
 @pytest.mark.parametrize("home", ["empty", "a file", "absent/folder"])
@@ -141,17 +152,16 @@ def test_files_of_a_run_are_evaluated_without_touching_the_home(toy, tmp_path, h
     (toy / "run").write_text("q1 Q0 d3 1 2.0 t\n")
     environment = {**os.environ, "HOME": str(tmp_path / home)}
     environment.pop("IR_DATASETS_HOME", None)
-    run, qrels = (str((toy / name).relative_to(tmp_path)) for name in ("run", "qrels.txt"))
     options = {"cwd": tmp_path, "env": environment}
-    result = denserk("eval", run, qrels, "-m", "RR", **options)
+    result = denserk("eval", "toy/run", "toy/qrels.txt", "-m", "RR", **options)
     assert result.returncode == 0, result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a file", "empty", "toy"]
     assert not list((tmp_path / "empty").iterdir())
     if home == "a file":  # ir_datasets makes a folder there
-        missing = denserk("eval", run, "toy/none", **options)
+        missing = denserk("eval", "toy/run", "toy/none", **options)
         assert missing.returncode == 2
         assert "toy/none: no such file" in missing.stderr
-        by_name = denserk("eval", run, "irds:beir/scifact/test", **options)
+        by_name = denserk("eval", "toy/run", "irds:beir/scifact/test", **options)
         assert by_name.returncode == 1
         assert "IR_DATASETS_HOME" in by_name.stderr
 
@@ -161,13 +171,17 @@ DEV = benchmarks()["msmarco-dev"]
 
 def test_parts_of_benchmarks_are_found_or_listed_all_at_once(cache, monkeypatch):
     monkeypatch.setattr(data_sets, "installed", lambda module: True)
-    name = "irds:msmarco-passage/dev/small"
-    parts = {"corpus": "irds:msmarco-passage", "topics": name, "qrels": name}
-    assert find_parts([DEV]) == {"msmarco-dev": parts}
-    local = cache / "msmarco" / "qrels.dev.small.tsv.gz"
-    local.parent.mkdir(parents=True)
-    local.touch()
-    assert find_parts([DEV], ["qrels"]) == {"msmarco-dev": {"qrels": str(local)}}
+    assert find_parts([DEV]) == {
+        "msmarco-dev": {
+            "corpus": "irds:msmarco-passage",
+            "topics": "irds:msmarco-passage/dev/small",
+            "qrels": "irds:msmarco-passage/dev/small",
+        }
+    }
+    local_qrels = cache / "msmarco" / "qrels.dev.small.tsv.gz"
+    local_qrels.parent.mkdir(parents=True)
+    local_qrels.touch()
+    assert find_parts([DEV], ["qrels"]) == {"msmarco-dev": {"qrels": str(local_qrels)}}
     with pytest.raises(UsageError) as caught:
         find_parts(find_benchmarks(["squad-test", "dl20-titled"]))
     assert caught.value.message == (
@@ -180,15 +194,21 @@ def test_parts_of_benchmarks_are_found_or_listed_all_at_once(cache, monkeypatch)
     assert "pip install ir_datasets beir" in str(caught.value.hint)
 
 
+def qrels_of(*qids):
+    qrels = []
+    for qid in qids:
+        qrels += [Qrel(qid, docid, grade) for docid, grade in QRELS[qid].items()]
+    return qrels
+
+
 def test_a_beir_folder_and_its_name(cache, toy):
     folder = Path("datasets/toy").absolute()
     (folder / "qrels").mkdir(parents=True)
     (toy / "corpus.jsonl").rename(folder / "corpus.jsonl")
     queries = [Query(qid, text) for qid, text in QUERIES.items()]
     write_queries(folder / "queries.jsonl.gz", queries, TopicsFormat.BEIR)
-    for split, qids in {"test": ["q1", "q2"], "dev": ["q3"]}.items():
-        judged = [Qrel(q, d, r) for q in qids for d, r in QRELS[q].items()]
-        write_qrels(folder / "qrels" / f"{split}.tsv", judged, QrelsFormat.BEIR)
+    write_qrels(folder / "qrels" / "test.tsv", qrels_of("q1", "q2"), QrelsFormat.BEIR)
+    write_qrels(folder / "qrels" / "dev.tsv", qrels_of("q3"), QrelsFormat.BEIR)
     for source in (str(folder), "beir:toy"):
         assert [passage.docid for passage in read_passages(source)] == list(PASSAGES)
         assert {query.qid: query.text for query in read_queries(source)} == QUERIES
@@ -200,7 +220,7 @@ def test_a_beir_folder_and_its_name(cache, toy):
     with pytest.raises(UsageError, match=r"no split train .there: test, dev"):
         read_qrels_map("beir:toy/train")
     (folder / "qrels" / "dev.tsv").unlink()
-    assert read_qrels_map(folder) == {q: QRELS[q] for q in ("q1", "q2")}
+    assert read_qrels_map(folder) == {"q1": QRELS["q1"], "q2": QRELS["q2"]}
 
 
 @pytest.mark.usefixtures("toy_irds")
@@ -215,9 +235,9 @@ def test_entity_questions(tmp_path):
     for relation in ("P170", "P17"):
         (tmp_path / f"{relation}.test.json").write_text('[{"question": "who", "answers": ["a"]}]')
     queries = list(read_queries(str(tmp_path)))
-    assert [(q.qid, q.answers, q.extra) for q in queries] == [
-        ("P17-0", ("a",), {"relation": "P17"}),
-        ("P170-0", ("a",), {"relation": "P170"}),
+    assert queries == [
+        Query("P17-0", "who", ("a",), {"relation": "P17"}),
+        Query("P170-0", "who", ("a",), {"relation": "P170"}),
     ]
     assert list(read_queries(str(tmp_path / "P17.test.json"))) == queries[:1]
     (tmp_path / "P17.dev.json").write_text('[{"question": "who", "answers": ["a"]}]')
@@ -226,17 +246,17 @@ def test_entity_questions(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("read", "found"),
+    ("read", "message"),
     [
-        (read_passages, "no passages"),
-        (read_queries, "no queries"),
-        (read_qrels, "no judgments"),
-        (read_questions, "no answers"),
+        (read_passages, "found no passages"),
+        (read_queries, "found no queries"),
+        (read_qrels, "found no judgments"),
+        (read_questions, "found no answers"),
     ],
 )
-def test_sources_that_hold_nothing(tmp_path, read, found):
+def test_sources_that_hold_nothing(tmp_path, read, message):
     (tmp_path / "f").write_text("\n")
-    with pytest.raises(InputError, match=f"found {found}"):
+    with pytest.raises(InputError, match=message):
         list(read(str(tmp_path / "f")))
     with pytest.raises(UsageError, match=r"none/f: no such file or folder") as caught:
         list(read("none/f"))

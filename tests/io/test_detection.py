@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from denserk.config.formats import Kind, QrelsFormat, RunFormat, TrainingFormat
+from denserk.config.formats import Kind, QrelsFormat, RunFormat
 from denserk.errors import InputError, UsageError
 from denserk.io import detection
 from denserk.io.corpus import read_passages
@@ -172,7 +172,8 @@ def write_example(example, folder):
     return path
 
 
-def rule_of(path):
+def rule_name(path):
+    """Return what the first rule that holds of a file says that it looks like."""
     with open_ahead(path) as (data, _):
         rule = recognise(FileHead(data, path.name))
     return None if rule is None else rule.looks_like
@@ -186,27 +187,34 @@ def test_every_rule_has_an_example_and_a_name_of_its_own():
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_is_recognised_by_its_rule(name, tmp_path):
-    assert rule_of(write_example(EXAMPLES[name], tmp_path)) == name
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_marks_blank_lines_and_compression_change_nothing(name, tmp_path):
     path = write_example(EXAMPLES[name], tmp_path)
-    data = path.read_bytes()
-    variants = [data]
-    if isinstance(EXAMPLES[name], str):
-        variants += [
-            b"\xef\xbb\xbf" + data,
-            b"\n \n" + data,
-            data.replace(b"\n", b"\r\n"),
-            data.removesuffix(b"\n"),
-        ]
-    for variant in variants:
-        path.write_bytes(variant)
-        assert rule_of(path) == name
-        packed = path.with_name(f"{path.name}.gz")
-        packed.write_bytes(gzip.compress(variant))
-        assert rule_of(packed) == name
+    assert rule_name(path) == name
+    assert rule_name(compressed(path)) == name
+
+
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if isinstance(EXAMPLES[name], str)])
+@pytest.mark.parametrize(
+    "variant_of",
+    [
+        lambda data: b"\xef\xbb\xbf" + data,
+        lambda data: b"\n \n" + data,
+        lambda data: data.replace(b"\n", b"\r\n"),
+        lambda data: data.removesuffix(b"\n"),
+    ],
+    ids=["byte-order mark", "blank lines", "Windows line ends", "no last line end"],
+)
+def test_marks_and_line_ends_change_nothing(variant_of, name, tmp_path):
+    path = write_example(EXAMPLES[name], tmp_path)
+    path.write_bytes(variant_of(path.read_bytes()))
+    assert rule_name(path) == name
+    assert rule_name(compressed(path)) == name
+
+
+def compressed(path):
+    """Write a file with .gz behind its name; return its path."""
+    packed_path = path.with_name(f"{path.name}.gz")
+    packed_path.write_bytes(gzip.compress(path.read_bytes()))
+    return packed_path
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -214,12 +222,12 @@ def test_the_reader_of_a_recognised_kind_reads(name, tmp_path):
     """A file is taken for nothing that its reader does not read."""
     path = write_example(EXAMPLES[name], tmp_path)
     rule = next(rule for rule in detection.RULES if rule.looks_like == name)
-    if name in BROKEN:
-        with pytest.raises((InputError, UsageError)):
-            assert [list(READERS[kind](str(path))) for kind in rule.formats]
-        return
     for kind in rule.formats:
-        assert list(READERS[kind](str(path)))
+        if name not in BROKEN:
+            assert list(READERS[kind](str(path)))
+        else:
+            with pytest.raises((InputError, UsageError)):
+                list(READERS[kind](str(path)))
 
 
 RECORDS_OF_RUNS_AND_QRELS = {
@@ -265,17 +273,18 @@ OF_A_KIND = [
 
 
 def test_rules_that_need_a_kind_have_examples():
-    assert [rule.looks_like for rule in detection.RULES_OF_A_KIND] == [row[0] for row in OF_A_KIND]
+    names = [name for name, _, _ in OF_A_KIND]
+    assert [rule.looks_like for rule in detection.RULES_OF_A_KIND] == names
 
 
 @pytest.mark.parametrize(("name", "text", "kind"), OF_A_KIND)
 def test_rules_that_need_a_kind(name, text, kind):
     head = FileHead(text.encode(), "file.csv" if ".csv" in name else "file")
-    expected = recognise(head, {kind})
-    assert expected is not None
-    assert expected.looks_like == name
-    for_any_kind = recognise(head)
-    assert for_any_kind is None or kind not in for_any_kind.formats
+    rule_of_kind = recognise(head, {kind})
+    assert rule_of_kind is not None
+    assert rule_of_kind.looks_like == name
+    rule_of_any_kind = recognise(head)
+    assert rule_of_any_kind is None or kind not in rule_of_any_kind.formats
 
 
 @pytest.mark.parametrize("width", FORMAT_BY_WIDTH)
@@ -285,15 +294,27 @@ def test_widths_of_qrels_are_those_of_the_rules(width):
 
 
 UNKNOWN = [
-    *("", " \n", "1\n", "The green moon\n", "The moon is green\n", "q1 Q0 d1 1 2.5\n"),
-    *("[1, 2]\n", "[]\n", "{}\n", "{broken\n", '{"a": "b"}\n', '{"sentence1": "a", "score": 1}\n'),
-    *('[{"a": {"b": "c"}}]\n', '[{"a": {}}, 1]\n'),
-    *("qid,docid,score\nq1,d1,2.5\n", "<html>"),
+    "",
+    " \n",
+    "1\n",
+    "The green moon\n",
+    "The moon is green\n",
+    "q1 Q0 d1 1 2.5\n",
+    "[1, 2]\n",
+    "[]\n",
+    "{}\n",
+    "{broken\n",
+    '{"a": "b"}\n',
+    '{"sentence1": "a", "score": 1}\n',
+    '[{"a": {"b": "c"}}]\n',
+    '[{"a": {}}, 1]\n',
+    "qid,docid,score\nq1,d1,2.5\n",
+    "<html>",
 ]
 
 
 @pytest.mark.parametrize("text", UNKNOWN)
-def test_what_no_rule_recognises_is_asked_for(text, tmp_path):
+def test_the_kind_of_what_no_rule_recognises_must_be_given(text, tmp_path):
     (tmp_path / "file").write_text(text)
     with pytest.raises(UsageError, match="of no known kind"):
         detect_kind(str(tmp_path / "file"), "target")
@@ -307,76 +328,95 @@ def test_readers_report_what_no_rule_recognises(text, reader, tmp_path):
         list(reader(str(tmp_path / "file")))
 
 
-ASKED = "(asked)"
+SEVERAL_KINDS = "(several kinds)"
 UNKNOWN_KIND = "(of no known kind)"
-UNREAD = "(an error)"
-CONVERT, EVAL, TRAINING, RUN, QRELS = "convert", "eval", "training data", "run", "qrels"
-# Files on which the detectors of commands and readers disagreed before they had one table:
-# (name of the file, content, who is asked, the answer before, the answer now)
-DISAGREED = [
-    # runs and qrels that eval and the readers knew, and convert did not
-    ("file", "# a comment\nq1 Q0 d1 1 2.5 tag\n", CONVERT, UNKNOWN_KIND, "run"),
-    ("file", "# a comment\nqid Q0 docid rank score tag\n", CONVERT, UNKNOWN_KIND, "run"),
-    ("file", "# a comment\nq1 0 d1 1\n", CONVERT, UNKNOWN_KIND, "qrels"),
-    ("file", "# a comment\nquery-id\tcorpus-id\tscore\n", CONVERT, UNKNOWN_KIND, "qrels"),
-    ("file", "q1 0 d1 1 2.5 my tag\n", CONVERT, UNKNOWN_KIND, "run"),
-    ("file", "q1 Q0 d1 - 2.5 tag\n", CONVERT, UNKNOWN_KIND, "run"),
-    ("file", "q1 d1 2.5\n", CONVERT, UNKNOWN_KIND, "run"),
-    ("file", "q1 d1 1\n", CONVERT, UNKNOWN_KIND, ASKED),
-    ("run.txt", "q1 d1 1\n", CONVERT, "run", "run"),
-    ("file", "q1\td1\t2e5\n", CONVERT, ASKED, "run"),
-    # texts that convert took for columns of a run or of qrels
-    ("file", "1\tboeing model 747\n", CONVERT, "qrels", ASKED),
-    ("queries.tsv", "1\tboeing model 747\n", CONVERT, "qrels", "queries"),
-    ("collection.tsv", "1\tthe of 3 4 of\n", CONVERT, "run", "corpus"),
-    # qrels of three columns, which convert knew by their name
-    ("qrels.tsv", "q1\td1\t1\nq1\td2\t0\n", EVAL, "run", "qrels"),
-    ("file", lines({"query-id": "q1", "corpus-id": "d1"}), EVAL, "run", "qrels"),
+# name of a file, its content, and what `convert` takes it for
+CONVERTED = [
+    # runs and qrels, below comments too
+    ("file", "# a comment\nq1 Q0 d1 1 2.5 tag\n", "run"),
+    ("file", "# a comment\nqid Q0 docid rank score tag\n", "run"),
+    ("file", "# a comment\nq1 0 d1 1\n", "qrels"),
+    ("file", "# a comment\nquery-id\tcorpus-id\tscore\n", "qrels"),
+    ("file", "q1 0 d1 1 2.5 my tag\n", "run"),
+    ("file", "q1 Q0 d1 - 2.5 tag\n", "run"),
+    ("file", "q1 d1 2.5\n", "run"),
+    ("file", "q1 d1 1\n", SEVERAL_KINDS),
+    ("run.txt", "q1 d1 1\n", "run"),
+    ("file", "q1\td1\t2e5\n", "run"),
+    # texts that have as many words as a run or qrels have columns
+    ("file", "1\tboeing model 747\n", SEVERAL_KINDS),
+    ("queries.tsv", "1\tboeing model 747\n", "queries"),
+    ("collection.tsv", "1\tthe of 3 4 of\n", "corpus"),
     # JSON records
-    ("file", lines({"passage_id": "d1", "text": "one"}), CONVERT, ASKED, "corpus"),
-    ("file", lines({"passage_id": "d1", "passage": "one"}), CONVERT, UNKNOWN_KIND, "corpus"),
-    ("file", lines({"docid": "d1", "qid": "q1", "text": "one"}), CONVERT, "run", "corpus"),
-    ("file", lines({"question": "who", "answer": ["she"]}), CONVERT, "training", "queries"),
-    ("file", lines({"query_id": 1, "docid": 2, "label": 1}), CONVERT, "training", "qrels"),
-    ("file", lines({"text": [101, 2054]}), CONVERT, ASKED, UNKNOWN_KIND),
-    ("file", "[1, 2]\n", CONVERT, "queries", UNKNOWN_KIND),
-    ("file", "{broken\n", CONVERT, "queries", UNKNOWN_KIND),
-    ("file", "{}\n", CONVERT, "queries", UNKNOWN_KIND),
+    ("file", lines({"passage_id": "d1", "text": "one"}), "corpus"),
+    ("file", lines({"passage_id": "d1", "passage": "one"}), "corpus"),
+    ("file", lines({"docid": "d1", "qid": "q1", "text": "one"}), "corpus"),
+    ("file", lines({"question": "who", "answer": ["she"]}), "queries"),
+    ("file", lines({"query_id": 1, "docid": 2, "label": 1}), "qrels"),
+    ("file", lines({"text": [101, 2054]}), UNKNOWN_KIND),
+    ("file", "[1, 2]\n", UNKNOWN_KIND),
+    ("file", "{broken\n", UNKNOWN_KIND),
+    ("file", "{}\n", UNKNOWN_KIND),
     # a header of labelled texts, which are training data in JSON
-    ("file", "query\tpassage\tlabel\nwho is\tone two\t1\n", CONVERT, "qrels", "training"),
-    # headers that were taken for a first example
-    ("file", "sentence1\tsentence2\tscore\na\tb\t3.5\n", TRAINING, "triples", UNREAD),
-    ("file", "sentence1\tsentence2\tsentence3\na\tb\tc\n", TRAINING, "triples", UNREAD),
-    ("file", "anchor\tpositive\rq\ta\r", TRAINING, "st-triplet", UNREAD),
-    # what was detected, and not read
-    ("file", "# a comment\nq1\td1\t2.5\n", RUN, UNREAD, "tevatron"),
-    ("file", "# a comment\nq1\td1\t1\n", RUN, UNREAD, "msmarco"),
-    ("file", ' {"qid": "q1", "docid": "d1", "score": 2.5}\n', RUN, UNREAD, "jsonl"),
-    ("file", "# queries: 1\nq1 0 d1 1\n", QRELS, UNREAD, "trec"),
+    ("file", "query\tpassage\tlabel\nwho is\tone two\t1\n", "training"),
 ]
 
 
-def answer(asked, path):
-    """What a command or reader takes a file for."""
-    if asked == CONVERT:
-        try:
-            return str(detect_kind(path, "target"))
-        except UsageError as error:
-            return ASKED if "could hold" in str(error) else UNKNOWN_KIND
-    if asked == EVAL:
-        return str(detect_run_or_qrels(path))
-    formats = {TRAINING: TrainingFormat, RUN: RunFormat, QRELS: QrelsFormat}[asked]
+def kind_for_convert(path):
+    """Return what `convert` takes a file or a folder for."""
     try:
-        assert list(READERS[KIND_OF_FORMATS[formats]](path))
-    except InputError:
-        return UNREAD
-    return str(format_of(FileHead(Path(path).read_bytes()), formats))
+        return str(detect_kind(str(path), "target"))
+    except UsageError as error:
+        return SEVERAL_KINDS if "could hold" in str(error) else UNKNOWN_KIND
 
 
-@pytest.mark.parametrize(("name", "text", "asked", "before", "now"), DISAGREED)
-def test_files_on_which_detectors_disagreed(name, text, asked, before, now, tmp_path):
+@pytest.mark.parametrize(("name", "text", "kind"), CONVERTED)
+def test_what_convert_takes_a_file_for(name, text, kind, tmp_path):
     (tmp_path / name).write_text(text, newline="")
-    assert answer(asked, str(tmp_path / name)) == now
+    assert kind_for_convert(tmp_path / name) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("qrels.tsv", "q1\td1\t1\nq1\td2\t0\n"),
+        ("file", lines({"query-id": "q1", "corpus-id": "d1"})),
+    ],
+)
+def test_qrels_of_three_columns_and_of_json_are_no_run(name, text, tmp_path):
+    (tmp_path / name).write_text(text)
+    assert detect_run_or_qrels(str(tmp_path / name)) is Kind.QRELS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sentence1\tsentence2\tscore\na\tb\t3.5\n",
+        "sentence1\tsentence2\tsentence3\na\tb\tc\n",
+        "anchor\tpositive\rq\ta\r",
+    ],
+)
+def test_a_header_is_no_first_example(text, tmp_path):
+    (tmp_path / "file").write_text(text, newline="")
+    with pytest.raises(InputError):
+        list(read_training(str(tmp_path / "file")))
+
+
+@pytest.mark.parametrize(
+    ("text", "detected_format"),
+    [
+        ("# a comment\nq1\td1\t2.5\n", RunFormat.TEVATRON),
+        ("# a comment\nq1\td1\t1\n", RunFormat.MSMARCO),
+        (' {"qid": "q1", "docid": "d1", "score": 2.5}\n', RunFormat.JSONL),
+        ("# queries: 1\nq1 0 d1 1\n", QrelsFormat.TREC),
+    ],
+)
+def test_readers_read_what_is_detected(text, detected_format, tmp_path):
+    path = tmp_path / "file"
+    path.write_text(text)
+    formats = type(detected_format)
+    assert format_of(FileHead(path.read_bytes()), formats) is detected_format
+    assert list(READERS[KIND_OF_FORMATS[formats]](str(path)))
 
 
 FOLDERS = [
@@ -386,7 +426,7 @@ FOLDERS = [
     ({"manifest.json": "{}"}, "vectors"),
     ({"index": "", "docid": ""}, "vectors"),
     ({"embedding.pkl": ""}, "vectors"),
-    ({"corpus.jsonl": ""}, ASKED),
+    ({"corpus.jsonl": ""}, SEVERAL_KINDS),
     ({"P17.test.json": "[]"}, "queries"),
     ({"a.txt": "q1 0 d1 1\n", "b.md": "", ".hidden": ""}, "corpus"),
     ({"README.md": "Read me.\n", "a.npy": "\x93"}, UNKNOWN_KIND),
@@ -394,11 +434,11 @@ FOLDERS = [
 ]
 
 
-@pytest.mark.parametrize(("contents", "expected"), FOLDERS)
-def test_folders(contents, expected, tmp_path):
+@pytest.mark.parametrize(("contents", "kind"), FOLDERS)
+def test_what_convert_takes_a_folder_for(contents, kind, tmp_path):
     for name, text in contents.items():
         (tmp_path / name).write_text(text)
-    assert answer(CONVERT, str(tmp_path)) == expected
+    assert kind_for_convert(tmp_path) == kind
 
 
 def test_every_rule_of_folders_has_an_example():
@@ -406,16 +446,16 @@ def test_every_rule_of_folders_has_an_example():
         assert any(rule.holds(contents.keys()) for contents, _ in FOLDERS)
 
 
-def listed(kinds):
-    names = [kind.value for kind in Kind if kind in kinds]
-    return " or ".join(names) or "none"
+def table_of_rules(rules):
+    """Return the rows of a table of rules: what a file looks like, and the kinds that it may be."""
+    rows = []
+    for rule in rules:
+        kinds = [kind for kind in Kind if kind in rule.formats]
+        rows.append(f"| {rule.looks_like} | {' or '.join(kinds) or 'none'} |\n")
+    return "".join(rows)
 
 
 def test_the_page_of_formats_lists_the_rules():
     page = (ROOT / "docs" / "formats.md").read_text("utf-8")
-    files = "".join(f"| {rule.looks_like} | {listed(rule.formats)} |\n" for rule in detection.RULES)
-    folders = "".join(
-        f"| {rule.looks_like} | {listed(rule.formats)} |\n" for rule in detection.FOLDER_RULES
-    )
-    assert files in page
-    assert folders in page
+    assert table_of_rules(detection.RULES) in page
+    assert table_of_rules(detection.FOLDER_RULES) in page

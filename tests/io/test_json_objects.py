@@ -22,11 +22,11 @@ EMBEDDING_DATA = {
     "queries": {"0a-1": "who runs", "0a-2": "what"},
     "corpus": {"n1": "one", "n2": "two"},
     "relevant_docs": {"0a-1": ["n2", "n1", "n2"], "0a-2": ["n1"]},
-    "mode": "text",
 }
 
 
 def write(path, value, indent=None):
+    """Write an object, compressed under a name in .gz; return the path as a source."""
     data = json.dumps(value, indent=indent).encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return str(path)
@@ -34,25 +34,30 @@ def write(path, value, indent=None):
 
 @pytest.mark.parametrize("indent", [None, 1])
 @pytest.mark.parametrize("name", ["file", "file.json.gz"])
-def test_runs_and_qrels(name, indent, tmp_path):
+def test_runs(name, indent, tmp_path):
     path = write(tmp_path / name, RUN, indent)
     assert read_run_scores(path) == RUN
     assert [hits.qid for hits in read_run(path)] == ["q2", "q1"]
     assert read_run_tag(path) is None
-    path = write(tmp_path / name, GRADES, indent)
-    assert read_qrels_map(path) == GRADES
 
 
-def test_a_run_that_is_longer_than_a_block(tmp_path):
-    run = {f"q{q}": {f"passage-{d}": d + q / 2 for d in range(1000)} for q in range(120)}
-    for indent in (None, 1):
-        path = write(tmp_path / "file", run, indent)
-        assert (tmp_path / "file").stat().st_size > 2 << 20
-        assert read_run_scores(path) == run
-        assert detect_run_or_qrels(path) is Kind.RUN
-        with closing(ScratchRecords(tmp_path / "hits")) as copy:
-            hits = RunLookup(path, copy).hits("q119")
-        assert hits == (list(run["q119"]), list(run["q119"].values()))
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("name", ["file", "file.json.gz"])
+def test_qrels(name, indent, tmp_path):
+    assert read_qrels_map(write(tmp_path / name, GRADES, indent)) == GRADES
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_run_that_is_longer_than_a_block(indent, tmp_path):
+    scores = {f"passage-{number}": number / 2 for number in range(1000)}
+    run = {f"q{number}": scores for number in range(120)}
+    path = write(tmp_path / "file", run, indent)
+    assert (tmp_path / "file").stat().st_size > 2 << 20
+    assert read_run_scores(path) == run
+    assert detect_run_or_qrels(path) is Kind.RUN
+    with closing(ScratchRecords(tmp_path / "hits")) as copy:
+        hits = RunLookup(path, copy).hits("q119")
+    assert hits == (list(scores), list(scores.values()))
 
 
 def test_grades_may_have_a_point(tmp_path):
@@ -116,17 +121,21 @@ def test_an_object_has_no_ranks(tmp_path):
         read_run_scores(write(tmp_path / "file", RUN), by_rank=True)
 
 
-PASSAGES = {"d1": {"title": "Head", "text": "one", "year": 7}, "d2": {"text": "two"}}
-READ_PASSAGES = [Passage("d1", "one", "Head", {"year": 7}), Passage("d2", "two")]
-
-
 @pytest.mark.parametrize("indent", [None, 1])
 def test_texts_by_id(indent, tmp_path):
     path = write(tmp_path / "texts", {"1": "who\tis", "2": ""}, indent)
     assert list(read_queries(path)) == [Query("1", "who\tis"), Query("2", "")]
     assert list(read_passages(path)) == [Passage("1", "who\tis"), Passage("2", "")]
-    path = write(tmp_path / "corpus.json.gz", PASSAGES, indent)
-    assert list(read_passages(path)) == READ_PASSAGES
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+def test_records_by_id(indent, tmp_path):
+    records = {"d1": {"title": "Head", "text": "one", "year": 7}, "d2": {"text": "two"}}
+    path = write(tmp_path / "corpus.json.gz", records, indent)
+    assert list(read_passages(path)) == [
+        Passage("d1", "one", "Head", {"year": 7}),
+        Passage("d2", "two"),
+    ]
     assert [(query.qid, query.text) for query in read_queries(path)] == [
         ("d1", "one"),
         ("d2", "two"),
@@ -134,21 +143,24 @@ def test_texts_by_id(indent, tmp_path):
 
 
 def test_a_corpus_that_is_longer_than_the_head(tmp_path):
-    corpus = {f"d{number}": {"title": "", "text": "word " * 200} for number in range(2000)}
-    path = write(tmp_path / "corpus.json", corpus)
+    text = "word " * 200
+    records = {f"d{number}": {"title": "", "text": text} for number in range(2000)}
+    path = write(tmp_path / "corpus.json", records)
     assert detect_kind(path, "target") is Kind.CORPUS
     assert len(list(read_passages(path))) == 2000
-    texts = {name: record["text"] for name, record in corpus.items()}
-    assert len(list(read_passages(write(tmp_path / "corpus.json", texts)))) == 2000
+
+    texts = {f"d{number}": text for number in range(2000)}
+    path = write(tmp_path / "corpus.json", texts)
+    assert len(list(read_passages(path))) == 2000
 
 
 def test_the_format_names_an_object_whose_ids_have_no_digit(tmp_path):
     path = write(tmp_path / "file", {"first": "who", "second": "what"})
     with pytest.raises(InputError, match="found the keys first, second"):
         list(read_queries(path))
-    with pytest.raises(InputError, match=r"first .*, second") as caught:
+    with pytest.raises(InputError, match=r"first .*, second") as error:
         list(read_passages(path))
-    assert "--corpus-format json" in str(caught.value.hint)
+    assert "--corpus-format json" in str(error.value.hint)
     assert len(list(read_queries(path, TopicsFormat.JSON))) == 2
     assert len(list(read_passages(path, CorpusSettings(CorpusFormat.JSON)))) == 2
 
@@ -175,18 +187,15 @@ def test_broken_texts_by_id(text, message, read, tmp_path):
 @pytest.mark.parametrize("indent", [None, 1])
 @pytest.mark.parametrize("with_mode", [True, False])
 def test_data_sets_of_llama_index(with_mode, indent, tmp_path):
-    value = dict(EMBEDDING_DATA)
-    if not with_mode:
-        del value["mode"]
-    path = write(tmp_path / "file.json", value, indent)
+    parts = EMBEDDING_DATA | {"mode": "text"} if with_mode else EMBEDDING_DATA
+    path = write(tmp_path / "file.json", parts, indent)
     assert list(read_queries(path)) == [Query("0a-1", "who runs"), Query("0a-2", "what")]
     assert list(read_passages(path)) == [Passage("n1", "one"), Passage("n2", "two")]
     assert read_qrels_map(path) == {"0a-1": {"n2": 1, "n1": 1}, "0a-2": {"n1": 1}}
     assert detect_run_or_qrels(path) is Kind.QRELS
-    one, two = Candidate("n1", "one"), Candidate("n2", "two")
     assert list(read_training(path)) == [
-        TrainingExample("0a-1", "who runs", (two, one), ()),
-        TrainingExample("0a-2", "what", (one,), ()),
+        TrainingExample("0a-1", "who runs", (Candidate("n2", "two"), Candidate("n1", "one")), ()),
+        TrainingExample("0a-2", "what", (Candidate("n1", "one"),), ()),
     ]
 
 

@@ -36,30 +36,31 @@ VALUES = st.recursive(
 OBJECTS = st.dictionaries(st.text(max_size=4), VALUES, max_size=3)
 
 
-def read(data: bytes):
+def items_of_array(data: bytes):
     return list(read_array(io.BytesIO(data), "x.json"))
 
 
-class Slow(io.BytesIO):
+class SlowFile(io.BytesIO):
     """A file of which a few bytes can be read at once."""
 
-    def __init__(self, data: bytes, most: int) -> None:
+    def __init__(self, data: bytes, chunk_size: int) -> None:
         super().__init__(data)
-        self.most = most
+        self.chunk_size = chunk_size
 
     def read(self, size=-1):
-        return super().read(self.most)
+        return super().read(self.chunk_size)
 
 
 @given(st.lists(OBJECTS, max_size=5), st.sampled_from([None, 1]), st.integers(1, 9))
-def test_arrays_equal_json_whatever_the_chunk(objects, indent, chunk):
+def test_arrays_equal_json_whatever_the_chunk(objects, indent, chunk_size):
     data = json.dumps(objects, indent=indent, ensure_ascii=False).encode("utf-8")
-    assert [value for _, value in read_array(Slow(data, chunk), "x.json")] == objects
+    file = SlowFile(data, chunk_size)
+    assert [value for _, value in read_array(file, "x.json")] == objects
 
 
 def test_lines_are_where_objects_begin():
     data = b'\xef\xbb\xbf[\n  {"a": 1,\n   "b": 2},\n\n  {"c": "x\\"]}"}, {}\n]\n'
-    assert read(data) == [(2, {"a": 1, "b": 2}), (5, {"c": 'x"]}'}), (5, {})]
+    assert items_of_array(data) == [(2, {"a": 1, "b": 2}), (5, {"c": 'x"]}'}), (5, {})]
 
 
 @pytest.mark.parametrize(
@@ -78,15 +79,15 @@ def test_lines_are_where_objects_begin():
 )
 def test_errors_of_arrays_name_the_line(data, found):
     with pytest.raises(InputError, match=re.escape(found)):
-        read(data)
+        items_of_array(data)
 
 
 def test_a_quote_that_never_closes_is_rejected_before_the_memory_is_full(monkeypatch):
     monkeypatch.setattr(json_records, "LONGEST", 64)
-    endless = Slow(b'[{"a": "' + b"x" * 10_000, 16)
+    file = SlowFile(b'[{"a": "' + b"x" * 10_000, chunk_size=16)
     with pytest.raises(InputError, match="Unterminated string"):
-        next(read_array(endless, "x.json"))
-    assert endless.tell() < 200
+        next(read_array(file, "x.json"))
+    assert file.tell() < 200
 
 
 @given(st.text())

@@ -104,8 +104,8 @@ def test_the_real_package_has_the_published_weights(tmp_path, monkeypatch):
     (tmp_path / "queries.tsv").write_text("q1\twater\n")
     monkeypatch.chdir(tmp_path)
     cpu = ["--device", "cpu", "--set", "backend=torch"]
-    lines = ["encode", "--model", "minilm", "--corpus", "corpus.jsonl", "--output", "vectors", *cpu]
-    assert run(lines) == 0
+    encode = ["encode", "--model", "minilm", "--corpus", "corpus.jsonl", "--output", "vectors"]
+    assert run([*encode, *cpu]) == 0
     manifest = (tmp_path / "vectors" / "manifest.json").read_text()
     assert f'"{NAME}"' in manifest
     assert "site-packages" not in manifest

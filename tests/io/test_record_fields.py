@@ -15,6 +15,7 @@ from denserk.io.record_fields import HashSet, id_of_texts
 from denserk.records import Passage
 
 LONG = "The moon rises over the river, and the boat lies still."
+WITHOUT_COMMA = "The moon rises over the river while the boat lies still."
 ROWS = [
     {"doc_key": "a1", "headline": "Moon", "article": LONG, "n": 1},
     {"doc_key": "a2", "headline": "", "article": f"{LONG} Twice.", "n": 2},
@@ -22,7 +23,7 @@ ROWS = [
 
 
 def write(path, rows):
-    """Write rows in the format of a file's name."""
+    """Write rows in the format of a file's name; return the path as a source."""
     name = path.name.removesuffix(".gz")
     if name.endswith(".parquet"):
         Dataset.from_list(rows).to_parquet(path)
@@ -31,14 +32,26 @@ def write(path, rows):
         text = json.dumps(rows, indent=1)
     elif name.endswith(".jsonl"):
         text = "".join(json.dumps(row) + "\n" for row in rows)
+    elif name.endswith(".tsv"):
+        text = table(rows, "\t", "{}")
     else:
-        delimiter = "\t" if name.endswith(".tsv") else ","
-        lines = [rows[0].keys(), *(map(str, row.values()) for row in rows)]
-        quoted = '"{}"'.format if delimiter == "," else "{}".format
-        text = "".join(delimiter.join(map(quoted, line)) + "\n" for line in lines)
+        text = table(rows, ",", '"{}"')
     data = text.encode()
     path.write_bytes(gzip.compress(data) if path.name.endswith(".gz") else data)
     return str(path)
+
+
+def table(rows, delimiter, cell_format):
+    """Return rows as lines of a table, below their keys."""
+    lines = [rows[0].keys(), *(row.values() for row in rows)]
+    text = ""
+    for line in lines:
+        text += delimiter.join(cell_format.format(value) for value in line) + "\n"
+    return text
+
+
+def ids_texts_titles(passages):
+    return [(passage.docid, passage.text, passage.title) for passage in passages]
 
 
 NAMES = ["c.jsonl", "c.jsonl.gz", "c.json", "c.parquet", "c.csv", "c.csv.gz", "c.tsv", "c.tsv.gz"]
@@ -48,8 +61,9 @@ NAMES = ["c.jsonl", "c.jsonl.gz", "c.json", "c.parquet", "c.csv", "c.csv.gz", "c
 def test_the_only_field_with_long_texts_is_the_text(name, tmp_path, caplog):
     source = write(tmp_path / name, ROWS)
     passages = list(read_passages(source))
-    assert [passage[:3] for passage in passages] == [
-        (row["doc_key"], row["article"], row["headline"]) for row in ROWS
+    assert ids_texts_titles(passages) == [
+        ("a1", LONG, "Moon"),
+        ("a2", f"{LONG} Twice.", ""),
     ]
     assert [str(passage.extra["n"]) for passage in passages] == ["1", "2"]
     assert f"{name}: corpus (text: article, title: headline, id: doc_key)" in caplog.text
@@ -59,18 +73,20 @@ def test_the_only_field_with_long_texts_is_the_text(name, tmp_path, caplog):
 def test_fields_that_are_named(name, tmp_path):
     source = write(tmp_path / name, ROWS)
     settings = CorpusSettings(id_field="n", text_field="headline", title_field="doc_key")
-    assert [passage[:3] for passage in read_passages(source, settings)] == [
+    assert ids_texts_titles(read_passages(source, settings)) == [
         ("1", "Moon", "a1"),
         ("2", "", "a2"),
     ]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_fields_that_are_not_there(name, tmp_path):
+@pytest.mark.parametrize(
+    "settings", [CorpusSettings(text_field="body"), CorpusSettings(id_field="body")]
+)
+def test_fields_that_are_not_there(settings, name, tmp_path):
     source = write(tmp_path / name, ROWS)
-    for settings in (CorpusSettings(text_field="body"), CorpusSettings(id_field="body")):
-        with pytest.raises(InputError, match=r"found the fields doc_key, headline.*expected body"):
-            list(read_passages(source, settings))
+    with pytest.raises(InputError, match=r"found the fields doc_key, headline.*expected body"):
+        list(read_passages(source, settings))
 
 
 @pytest.mark.parametrize(
@@ -85,12 +101,11 @@ def test_fields_that_are_not_there(name, tmp_path):
 )
 def test_a_text_that_is_not_clear(row, hint, tmp_path):
     source = write(tmp_path / "c.jsonl", [row])
-    with pytest.raises(InputError, match="no field that is clearly the text") as caught:
+    with pytest.raises(InputError, match="no field that is clearly the text") as error:
         list(read_passages(source))
-    assert caught.value.hint is not None
-    assert hint in caught.value.hint
+    assert hint in str(error.value.hint)
     for name in row:
-        assert name in caught.value.message
+        assert name in error.value.message
 
 
 def test_a_record_without_the_fields_of_the_first(tmp_path):
@@ -99,10 +114,15 @@ def test_a_record_without_the_fields_of_the_first(tmp_path):
         list(read_passages(source))
 
 
-def test_an_id_key_alone_leaves_the_rest_to_the_format(tmp_path):
+@pytest.mark.parametrize(
+    "settings", [CorpusSettings(id_field="url"), CorpusSettings(docid_field="url")]
+)
+def test_an_id_key_alone_leaves_text_and_title_to_the_format(settings, tmp_path):
     source = write(tmp_path / "c.jsonl", [{"_id": "b", "url": "u", "title": "h", "text": "x"}])
-    for settings in (CorpusSettings(id_field="url"), CorpusSettings(docid_field="url")):
-        assert [passage[:3] for passage in read_passages(source, settings)] == [("u", "x", "h")]
+    assert ids_texts_titles(read_passages(source, settings)) == [("u", "x", "h")]
+
+
+def test_an_id_key_has_one_option():
     with pytest.raises(UsageError, match="exclude each other"):
         CorpusSettings(id_field="url", docid_field="url")
 
@@ -110,13 +130,17 @@ def test_an_id_key_alone_leaves_the_rest_to_the_format(tmp_path):
 @pytest.mark.parametrize("name", ["c.jsonl", "c.csv", "c.csv.gz"])
 def test_ids_are_made_of_texts_and_equal_texts_are_one_passage(name, tmp_path, caplog):
     rows = [{"body": LONG}, {"body": "other"}, {"body": LONG}]
+    file = write(tmp_path / name, rows)
     folder = tmp_path / "folder"
     folder.mkdir()
-    for part in ("1", "2"):
-        write(folder / f"{part}{name}", rows)
-    expected = [Passage(id_of_texts("", text), text) for text in (LONG, "other")]
-    assert list(read_passages(write(tmp_path / name, rows))) == expected
-    assert list(read_passages(str(folder))) == expected
+    write(folder / f"1{name}", rows)
+    write(folder / f"2{name}", rows)
+    passages = [
+        Passage(id_of_texts("", LONG), LONG),
+        Passage(id_of_texts("", "other"), "other"),
+    ]
+    assert list(read_passages(file)) == passages
+    assert list(read_passages(str(folder))) == passages
     assert "with the title and text of an earlier one are left out (4)" in caplog.text
     assert "ids made from the texts" in caplog.text
 
@@ -145,23 +169,39 @@ def test_records_of_text_alone_keep_their_numbers(tmp_path):
 
 def test_used_fields_are_those_of_every_reading(tmp_path):
     source = write(tmp_path / "c.jsonl", ROWS)
-    used = with_used_fields(source, DETECTED)
-    assert used == CorpusSettings(id_field="doc_key", text_field="article", title_field="headline")
-    assert with_used_fields(source, used) == used
-    assert list(read_passages(source, used)) == list(read_passages(source))
-    made = with_used_fields(write(tmp_path / "c.csv", [{"body": LONG}]), DETECTED)
-    assert made == CorpusSettings(id_field="", text_field="body")
-    beir = write(tmp_path / "b.jsonl", [{"_id": "b", "text": "x"}])
-    assert with_used_fields(beir, DETECTED) is DETECTED
+    settings = with_used_fields(source, DETECTED)
+    assert settings == CorpusSettings(
+        id_field="doc_key", text_field="article", title_field="headline"
+    )
+    assert with_used_fields(source, settings) == settings
+    assert list(read_passages(source, settings)) == list(read_passages(source))
+
+
+def test_an_empty_id_field_stands_for_ids_that_are_made(tmp_path):
+    source = write(tmp_path / "c.csv", [{"body": LONG}])
+    settings = CorpusSettings(id_field="", text_field="body")
+    assert with_used_fields(source, DETECTED) == settings
+
+
+def test_a_known_format_needs_no_fields(tmp_path):
+    source = write(tmp_path / "c.jsonl", [{"_id": "b", "text": "x"}])
+    assert with_used_fields(source, DETECTED) is DETECTED
 
 
 @given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 3)))
 def test_a_hash_set_is_a_set(values):
     hashes = HashSet()
-    seen = set()
+    earlier_values = set()
     for value in values * 2:
-        assert hashes.add(value) == ((value or 1) not in seen)
-        seen.add(value or 1)
+        value = value or 1  # 0 and 1 are one hash
+        assert hashes.add(value) == (value not in earlier_values)
+        earlier_values.add(value)
+
+
+def test_zero_is_a_hash():
+    hashes = HashSet()
+    assert hashes.add(0)
+    assert not hashes.add(0)
 
 
 def test_a_hash_set_grows():
@@ -171,9 +211,6 @@ def test_a_hash_set_grows():
 
 
 # CSV
-
-CSV = 'id,title,text,url\n1,,"a ""b"", c",x\n 2,head,"two\n\nlines",\n'
-OF_CSV = [Passage("1", 'a "b", c', "", {"url": "x"}), Passage("2", "two\n\nlines", "head")]
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
@@ -210,8 +247,8 @@ def test_a_long_cell(tmp_path):
         ("id,text\na b,a\n", "line 2: found the passage id 'a b'"),
         ("1,a\n2,b\n", "line 2: found no field that is clearly the text"),
         (
-            f"{LONG},b\n{LONG},{LONG}\n".replace(", and", ""),
-            "line 2: found no field that is clearly",
+            f"{WITHOUT_COMMA},b\n{WITHOUT_COMMA},{WITHOUT_COMMA}\n",
+            "line 2: found no field that is clearly the text",
         ),
         ("id,text\n", "found no passages"),
         ("id,text,text\n1,a,b\n", "line 1: found the column text twice"),
@@ -223,31 +260,32 @@ def test_broken_csv_is_reported_with_its_line(text, found, tmp_path):
         list(read_passages(str(tmp_path / "c.csv")))
 
 
-def test_csv_under_another_name_needs_known_names_or_the_format(tmp_path):
-    (tmp_path / "c").write_text(f"key,body\nd1,{LONG.replace(',', '')}\n")
-    with pytest.raises(InputError, match="found 1 column between tabs") as caught:
-        list(read_passages(str(tmp_path / "c")))
-    assert "--corpus-format csv" in str(caught.value.hint)
-    for settings in (
-        CorpusSettings(corpus_format=CorpusFormat.CSV),
-        CorpusSettings(text_field="body"),
-    ):
-        (passage,) = read_passages(str(tmp_path / "c"), settings)
-        assert passage.docid == "d1"
+def test_csv_under_another_name_is_read_by_its_format_or_a_named_field(tmp_path):
+    path = tmp_path / "c"
+    path.write_text(f"key,body\nd1,{WITHOUT_COMMA}\n")
+    with pytest.raises(InputError, match="found 1 column between tabs") as error:
+        list(read_passages(str(path)))
+    assert "--corpus-format csv" in str(error.value.hint)
+
+    passages = [Passage("d1", WITHOUT_COMMA)]
+    assert list(read_passages(str(path), CorpusSettings(CorpusFormat.CSV))) == passages
+    assert list(read_passages(str(path), CorpusSettings(text_field="body"))) == passages
 
 
 @pytest.mark.parametrize("indent", [None, 1])
 @pytest.mark.parametrize("text_field", [None, "article"])
 def test_an_object_of_records_by_id(text_field, indent, tmp_path):
     """The key is the id, whatever is inside."""
-    records = {row["doc_key"]: {"headline": row["headline"], "id": 9} for row in ROWS}
-    for row in ROWS:
-        records[row["doc_key"]]["article"] = row["article"]
+    records = {
+        "a1": {"headline": "Moon", "id": 9, "article": LONG},
+        "a2": {"headline": "", "id": 9, "article": f"{LONG} Twice."},
+    }
     path = tmp_path / "c.json"
     path.write_text(json.dumps(records, indent=indent))
-    passages = list(read_passages(str(path), CorpusSettings(text_field=text_field)))
-    assert [passage[:3] for passage in passages] == [
-        (row["doc_key"], row["article"], row["headline"]) for row in ROWS
+    passages = read_passages(str(path), CorpusSettings(text_field=text_field))
+    assert ids_texts_titles(passages) == [
+        ("a1", LONG, "Moon"),
+        ("a2", f"{LONG} Twice.", ""),
     ]
 
 
@@ -258,15 +296,21 @@ def test_an_object_of_records_without_the_named_field(tmp_path):
         list(read_passages(str(path), CorpusSettings(text_field="article")))
 
 
-@pytest.mark.parametrize("names", ["doc_key\theadline\tbody", "doc_key\tbody"])
-def test_a_table_of_two_or_three_columns_whose_header_names_a_text(names, tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("doc_key\theadline\tbody", f"a1\tMoon\t{LONG}"),
+        ("doc_key\tbody", f"a1\t{LONG}"),
+    ],
+)
+def test_a_table_of_two_or_three_columns_whose_header_names_a_text(header, row, tmp_path, caplog):
     path = tmp_path / "c.tsv"
-    width = names.count("\t")
-    row = "\t".join(["a1", *["Moon"] * (width - 1), LONG])
-    path.write_text(f"{names}\n{row}\n")
-    assert [passage[:2] for passage in read_passages(str(path))] == [("a1", LONG)]
+    path.write_text(f"{header}\n{row}\n")
+    (passage,) = read_passages(str(path))
+    assert (passage.docid, passage.text) == ("a1", LONG)
     assert "text: body" in caplog.text
-    path.write_text(f"{row}\n{names}\n")  # only a first line is a header
+
+    path.write_text(f"{row}\n{header}\n")  # only a first line is a header
     assert len(list(read_passages(str(path)))) == 2
 
 

@@ -214,6 +214,13 @@ def test_a_long_run_of_scores(tmp_path):
         assert scores == {docid: float(f"{score:.9g}") for docid, score in hits}
 
 
+def test_an_object_after_a_block_of_blank_lines_is_read(tmp_path):
+    path = tmp_path / "run.json"
+    path.write_text("\n" * (BLOCK + 1) + '{"q": {"d": 1.5}}')
+    assert read_run_scores(path) == {"q": {"d": 1.5}}
+    assert read_run_scores(path, RunFormat.JSON) == {"q": {"d": 1.5}}
+
+
 def test_lookup_in_any_order(tmp_path):
     (tmp_path / "r").write_text("q2 Q0 d1 1 2.5 t\nq2 Q0 é 2 2 t\nq1 Q0 d1 1 3 t\n")
     (tmp_path / "empty").touch()

@@ -14,12 +14,19 @@ from denserk.records import Passage, Query
 from tests.io.test_training import summary
 from tests.support.toy import PASSAGES, QRELS, QUERIES
 
-CORPUS = [{"_id": docid, "title": t, "text": text} for docid, (t, text) in PASSAGES.items()]
+CORPUS = [{"_id": docid, "title": title, "text": text} for docid, (title, text) in PASSAGES.items()]
 TOPICS = [{"_id": qid, "text": text} for qid, text in QUERIES.items()]
-GRADES = [(qid, docid, float(grade)) for qid in QRELS for docid, grade in QRELS[qid].items()]
-JUDGED = [{"query-id": q, "corpus-id": d, "score": grade} for q, d, grade in GRADES]
-SPLITS: list[Any] = [("corpus", "corpus", CORPUS), ("queries", "queries", TOPICS)]
-SPLITS += [("default", "test", JUDGED), ("default", "dev", JUDGED[:1])]
+
+
+def judged_rows():
+    rows = []
+    for qid, grades in QRELS.items():
+        for docid, grade in grades.items():
+            rows.append({"query-id": qid, "corpus-id": docid, "score": float(grade)})
+    return rows
+
+
+JUDGED = judged_rows()
 
 
 def write(path, rows):
@@ -28,24 +35,39 @@ def write(path, rows):
     return str(path)
 
 
+def write_repository(folder):
+    """Write a dataset of the hub: three configs, of which one has two splits."""
+    write(folder / "corpus" / "corpus-0.parquet", CORPUS)
+    write(folder / "queries" / "queries-0.parquet", TOPICS)
+    write(folder / "default" / "test-0.parquet", JUDGED)
+    write(folder / "default" / "dev-0.parquet", JUDGED[:1])
+    splits_by_config = {"corpus": ["corpus"], "queries": ["queries"], "default": ["test", "dev"]}
+    configs = []
+    for config, splits in splits_by_config.items():
+        files = [{"split": split, "path": f"{config}/{split}-*"} for split in splits]
+        configs.append({"config_name": config, "data_files": files})
+    card = json.dumps({"configs": configs})
+    (folder / "README.md").write_text(f"---\n{card}\n---\n")
+
+
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.chdir(tmp_path)
-    configs: dict = {}
-    for config, split, rows in SPLITS:
-        write(tmp_path / "repo" / config / f"{split}-0.parquet", rows)
-        configs.setdefault(config, []).append({"split": split, "path": f"{config}/{split}-*"})
-    card = {"configs": [{"config_name": n, "data_files": files} for n, files in configs.items()]}
-    (tmp_path / "repo" / "README.md").write_text(f"---\n{json.dumps(card)}\n---\n")
-    files = [("corpus/0", CORPUS[:4]), ("corpus/1", CORPUS[4:]), ("queries", TOPICS)]
-    for name, rows in [*files, ("qrels/test", JUDGED), ("qrels/dev", JUDGED)]:
-        write(tmp_path / "files" / f"{name}.parquet", rows)
+    write_repository(tmp_path / "repo")
+    files = tmp_path / "files"
+    write(files / "corpus" / "0.parquet", CORPUS[:4])
+    write(files / "corpus" / "1.parquet", CORPUS[4:])
+    write(files / "queries.parquet", TOPICS)
+    write(files / "qrels" / "test.parquet", JUDGED)
+    write(files / "qrels" / "dev.parquet", JUDGED)
 
     def load(name, *arguments, **options):
         if name == "org/script" and not options.pop("revision", None):
             raise RuntimeError("Dataset scripts are no longer supported")
-        return load_dataset("repo" if name[:4] == "org/" else name, *arguments, **options)
+        if name.startswith("org/"):
+            name = "repo"
+        return load_dataset(name, *arguments, **options)
 
     monkeypatch.setattr("datasets.load_dataset", load)
     return tmp_path
@@ -60,7 +82,7 @@ def test_collections_are_read_by_name_and_from_parquet(hub):
         expected = [Passage(docid, text, title) for docid, (title, text) in PASSAGES.items()]
         assert list(read_passages(name)) == expected
         assert [document.docid for document in read_documents(name)] == list(PASSAGES)
-        assert list(read_queries(name)) == [Query(*each) for each in QUERIES.items()]
+        assert list(read_queries(name)) == [Query(qid, text) for qid, text in QUERIES.items()]
         assert read_qrels_map(qrels) == QRELS
         with pytest.raises(UsageError, match=r"several splits, .* \(there: (test, |dev, )"):
             read_qrels_map(name)
@@ -113,10 +135,10 @@ def test_unknown_columns_are_listed_with_the_known_ones(tmp_path):
         read_training: "query with positive_passages or query",
         read_sentences: "pairs (sentence1, sentence2, label)",
     }
-    for read, known in readers.items():
+    for read, known_columns in readers.items():
         with pytest.raises(InputError) as caught:
             list(read(source))
-        assert f"a, b; expected {known}" in caught.value.message
+        assert f"a, b; expected {known_columns}" in caught.value.message
     with pytest.raises(InputError, match=r'no field that is clearly the text: a \(1\), b \("x"\)'):
         list(read_passages(source))
     write(tmp_path / "t.parquet", [JUDGED[0] | {"score": 0.5}])
@@ -142,4 +164,4 @@ def test_commands_take_names_and_parquet(hub, tiny):
         ("convert", train, "t", "--to", "text-triples"),
     ]
     for line in lines:
-        assert run([str(word) for word in line]) == 0
+        assert run([*map(str, line)]) == 0

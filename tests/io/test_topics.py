@@ -15,12 +15,13 @@ from denserk.io.topics import (
 )
 from denserk.records import Passage, Query
 
-QA = [{"question": "who", "answers": ["a"]}, {"question": "u", "answers": []}]
-BY_ID = {"7": {"question": "who", "answers": ["a"]}}
+QA_ARRAY = '[{"question": "who", "answers": ["a"]}, {"question": "u", "answers": []}]'
+QA_BY_ID = '{"7": {"question": "who", "answers": ["a"]}}'
+QA_BY_ID_ON_SEVERAL_LINES = '\ufeff{\n "7": {\n  "question": "who",\n  "answers": ["a"]\n }\n}'
 
 
 @pytest.mark.parametrize(
-    ("text", "detected", "read"),
+    ("text", "detected", "queries"),
     [
         (
             "1\tone\t['x']\n \n2\t",
@@ -49,27 +50,28 @@ BY_ID = {"7": {"question": "who", "answers": ["a"]}}
             "qa queries (question; ids count from 0)",
             [Query("0", "t", ("a",))],
         ),
-        (json.dumps(QA), "qa queries", [Query("0", "who", ("a",)), Query("1", "u")]),
-        (json.dumps(BY_ID), "qa queries (_id", [Query("7", "who", ("a",))]),
-        ("\ufeff" + json.dumps(BY_ID, indent=1), "qa queries (_id", [Query("7", "who", ("a",))]),
-        ("\n", None, []),
+        (QA_ARRAY, "qa queries", [Query("0", "who", ("a",)), Query("1", "u")]),
+        (QA_BY_ID, "qa queries (_id", [Query("7", "who", ("a",))]),
+        (QA_BY_ID_ON_SEVERAL_LINES, "qa queries (_id", [Query("7", "who", ("a",))]),
     ],
 )
-def test_queries_are_detected_by_their_first_line(tmp_path, text, detected, read, caplog):
-    (tmp_path / "q").write_text(text)
-    assert list(read_topics_file(tmp_path / "q")) == read
-    if detected is None:
-        assert caplog.messages == []
-    else:
-        (message,) = caplog.messages
-        assert message.startswith(f"q: {detected}")
+def test_queries_are_detected_by_their_first_line(tmp_path, text, detected, queries, caplog):
+    path = tmp_path / "q"
+    path.write_text(text)
+    assert list(read_topics_file(path)) == queries
+    (message,) = caplog.messages
+    assert message.startswith(f"q: {detected}")
 
 
-NO_ANSWERS = ["me", "['a'", "[1]", "{'a': 1}", "[__import__('os').getcwd()]", "[" * 500, "\0"]
+def test_a_file_of_blank_lines_has_no_queries(tmp_path, caplog):
+    path = tmp_path / "q"
+    path.write_text("\n")
+    assert list(read_topics_file(path)) == []
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize(
-    ("form", "text", "found"),
+    ("topics_format", "text", "found"),
     [
         (None, "no tab here", "line 1: found a line without a tab"),
         (None, '{"a": 1}', "line 1: found the keys a"),
@@ -78,37 +80,49 @@ NO_ANSWERS = ["me", "['a'", "[1]", "{'a': 1}", "[__import__('os').getcwd()]", "[
         (None, '{\n"7": 3}', "q: found a number for query 7"),
         (None, '{"7": {"answers": []}}', "q: found the keys _id, answers"),
         (None, "a\t['b']\nwho", "line 2: found 1 column between tabs"),
-        *((TopicsFormat.DPR, f"who\t{bad}", "line 1: found answers ") for bad in NO_ANSWERS),
         (TopicsFormat.ENTITY_QUESTIONS, '[{"a": 1}]', "line 1: found the keys a; expected"),
         (None, '{"_id": "1", "text": "t", "answers": [1]}', "line 1: found answers .1"),
         (TopicsFormat.QA, '{"q1": "who"}', "found the keys _id, text; expected .* with question"),
     ],
 )
-def test_broken_queries_are_reported(tmp_path, form, text, found):
-    (tmp_path / "q").write_text(text)
+def test_broken_queries_are_reported(tmp_path, topics_format, text, found):
+    path = tmp_path / "q"
+    path.write_text(text)
     with pytest.raises(InputError, match=found):
-        list(read_topics_file(tmp_path / "q", form))
+        list(read_topics_file(path, topics_format))
+
+
+@pytest.mark.parametrize(
+    "answers",
+    ["me", "['a'", "[1]", "{'a': 1}", "[__import__('os').getcwd()]", "[" * 500, "\0"],
+)
+def test_answers_are_a_list_of_strings_and_never_run(tmp_path, answers):
+    path = tmp_path / "q"
+    path.write_text(f"who\t{answers}")
+    with pytest.raises(InputError, match="line 1: found answers "):
+        list(read_topics_file(path, TopicsFormat.DPR))
 
 
 ids = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1)
 texts = st.text(st.characters(exclude_categories=["Cs", "Cc", "Zl", "Zp"]))
+tuples_of_texts = st.lists(texts, max_size=2).map(tuple)
 lists_of_queries = st.lists(
-    st.builds(lambda q, t, a: Query(q, t, tuple(a)), ids, texts, st.lists(texts, max_size=2)),
-    min_size=1,
-    max_size=3,
+    st.builds(Query, ids, texts, tuples_of_texts, st.just({})), min_size=1, max_size=3
 )
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(queries=lists_of_queries)
-@pytest.mark.parametrize("form", WRITTEN)
-def test_written_queries_read_back(tmp_path, form, queries):
-    assert write_queries(tmp_path / "q", queries, form) == len(queries)
-    if form is TopicsFormat.TSV:
-        queries = [query._replace(answers=()) for query in queries]
-    if form is TopicsFormat.DPR:
-        queries = [query._replace(qid=str(i)) for i, query in enumerate(queries)]
-    assert list(read_topics_file(tmp_path / "q", form)) == queries
+@pytest.mark.parametrize("topics_format", WRITTEN)
+def test_written_queries_read_back(tmp_path, topics_format, queries):
+    path = tmp_path / "q"
+    assert write_queries(path, queries, topics_format) == len(queries)
+    expected_queries = queries
+    if topics_format is TopicsFormat.TSV:  # without answers
+        expected_queries = [query._replace(answers=()) for query in queries]
+    if topics_format is TopicsFormat.DPR:  # without ids
+        expected_queries = [query._replace(qid=str(number)) for number, query in enumerate(queries)]
+    assert list(read_topics_file(path, topics_format)) == expected_queries
 
 
 @pytest.mark.parametrize(
@@ -120,24 +134,53 @@ def test_written_queries_read_back(tmp_path, form, queries):
     ],
 )
 def test_answers_without_their_question(tmp_path, text, answers):
-    (tmp_path / "a").write_text(text)
-    assert {q.qid: q.answers for q in read_questions(str(tmp_path / "a"))} == answers
+    path = tmp_path / "a"
+    path.write_text(text)
+    assert {query.qid: query.answers for query in read_questions(str(path))} == answers
 
 
-def test_questions_with_contexts(tmp_path):
-    questions = [Query("0", 'who said "é"?', ("a", "b's")), Query("1", "why")]
-    context = (Passage("d1", "a\ntext", "A Title"), 1 / 3, True)
-    found = []
-    for pyserini in (False, True):
-        with contexts_writer(tmp_path / "c", pyserini=pyserini) as write:
-            write(questions[0], [context])
-            write(questions[1], [])
-        assert [query[:3] for query in read_topics_file(tmp_path / "c")] == [
-            query[:3] for query in questions
-        ]
-        found.append(json.loads((tmp_path / "c").read_text("utf-8")))
-    entry = {"title": "A Title", "text": "a\ntext", "score": "0.333333333", "has_answer": True}
-    assert found[0][0]["ctxs"] == [{"id": "d1", **entry}]
-    assert found[0][1] == {"question": "why", "answers": [], "ctxs": []}
-    del entry["title"]
-    assert found[1]["0"]["contexts"] == [{"docid": "d1", **entry, "text": "A Title\na text"}]
+QUESTIONS = [Query("0", 'who said "é"?', ("a", "b's")), Query("1", "why")]
+CONTEXT = (Passage("d1", "a\ntext", "A Title"), 1 / 3, True)
+
+
+def write_contexts(path, *, pyserini):
+    """Write two questions, of which the first has a context; return the JSON of the file."""
+    with contexts_writer(path, pyserini=pyserini) as write:
+        write(QUESTIONS[0], [CONTEXT])
+        write(QUESTIONS[1], [])
+    return json.loads(path.read_text("utf-8"))
+
+
+def test_contexts_in_the_format_of_dpr(tmp_path):
+    first, second = write_contexts(tmp_path / "c", pyserini=False)
+    assert first["ctxs"] == [
+        {
+            "id": "d1",
+            "title": "A Title",
+            "text": "a\ntext",
+            "score": "0.333333333",
+            "has_answer": True,
+        }
+    ]
+    assert second == {"question": "why", "answers": [], "ctxs": []}
+
+
+def test_contexts_in_the_format_of_pyserini(tmp_path):
+    questions = write_contexts(tmp_path / "c", pyserini=True)
+    assert questions["0"]["contexts"] == [
+        {
+            "docid": "d1",
+            "text": "A Title\na text",
+            "score": "0.333333333",
+            "has_answer": True,
+        }
+    ]
+
+
+@pytest.mark.parametrize("pyserini", [False, True])
+def test_questions_with_contexts_read_back(tmp_path, pyserini):
+    write_contexts(tmp_path / "c", pyserini=pyserini)
+    queries = read_topics_file(tmp_path / "c")
+    assert [query._replace(extra={}) for query in queries] == [
+        query._replace(extra={}) for query in QUESTIONS
+    ]

@@ -43,32 +43,33 @@ SAMPLES = {
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_documents(name, tmp_path):
-    text, expected = SAMPLES[name]
-    (tmp_path / "docs").write_text(text)
-    (passage,) = read_passages(str(tmp_path / "docs"))
-    assert passage._replace(title=passage.title.replace("\n", " ")) == expected
+    markup, expected_passage = SAMPLES[name]
+    path = tmp_path / "docs"
+    path.write_text(markup)
+    (passage,) = read_passages(str(path))
+    assert passage._replace(title=passage.title.replace("\n", " ")) == expected_passage
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_several_in_files_of_folders(packed, tmp_path, caplog):
-    documents = [text for text, _ in SAMPLES.values()]
-    expected = [passage.docid for _, passage in SAMPLES.values()]
-    (tmp_path / "disk1" / "ap").mkdir(parents=True)
-    (tmp_path / "README").write_text("Documents of TREC\n")
-    for name, text in (
-        ("disk1/ap/ap88", "\n".join(documents[:2])),
-        ("disk1/z.txt", "".join(documents[2:])),
-    ):
-        data = text.replace("\n", "\r\n").encode()
-        path = tmp_path / name
-        if packed:
-            path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(data))
-        else:
-            path.write_bytes(data)
+def write_disk(folder, ending, encode):
+    """Write a folder as a TREC disk has it, with files of several documents, encoded."""
+    ap, wsj, ft, la, gov2 = [markup.replace("\n", "\r\n") for markup, _ in SAMPLES.values()]
+    (folder / "disk1" / "ap").mkdir(parents=True)
+    (folder / "disk1" / "ap" / f"ap88{ending}").write_bytes(encode(f"{ap}\r\n{wsj}".encode()))
+    (folder / "disk1" / f"z.txt{ending}").write_bytes(encode(f"{ft}{la}{gov2}".encode()))
+    (folder / "README").write_text("Documents of TREC\n")
+
+
+@pytest.mark.parametrize(("ending", "encode"), [("", bytes), (".gz", gzip.compress)])
+def test_several_documents_in_files_of_folders(ending, encode, tmp_path, caplog):
+    write_disk(tmp_path, ending, encode)
     settings = CorpusSettings(corpus_format=CorpusFormat.TREC)
-    assert [passage.docid for passage in read_passages(str(tmp_path), settings)] == expected
-    (tmp_path / "disk1" / ("z.txt.gz" if packed else "z.txt")).unlink()
-    assert [passage.docid for passage in read_passages(str(tmp_path))] == expected[:2]
+    docids = [passage.docid for passage in read_passages(str(tmp_path), settings)]
+    assert docids == ["AP-1", "WSJ-1", "FT-1", "LA-1", "GX-1"]
+
+    # without a .txt file among them the format is detected
+    (tmp_path / "disk1" / f"z.txt{ending}").unlink()
+    docids = [passage.docid for passage in read_passages(str(tmp_path))]
+    assert docids == ["AP-1", "WSJ-1"]
     assert "files of other kinds (1)" in caplog.text
 
 
@@ -87,19 +88,21 @@ def test_several_in_files_of_folders(packed, tmp_path, caplog):
     ],
 )
 def test_broken_documents_are_reported_with_their_line(data, found, tmp_path):
-    (tmp_path / "docs").write_bytes(data)
+    path = tmp_path / "docs"
+    path.write_bytes(data)
     with pytest.raises(InputError, match=found):
-        list(read_passages(str(tmp_path / "docs")))
+        list(read_passages(str(path)))
 
 
 def test_files_of_compress_are_an_error_with_a_command(tmp_path):
-    text, expected = SAMPLES["AP"]
+    markup, _ = SAMPLES["AP"]
     folder = tmp_path / "my disk"
     folder.mkdir()
-    (folder / "AP1").write_text(text)
-    (folder / "AP2.Z").write_bytes(gzip.compress(text.replace("AP-1", "AP-2").encode()))
-    with pytest.raises(InputError, match=r"AP2\.Z: found a file of `compress`") as caught:
+    (folder / "AP1").write_text(markup)
+    # gunzip reads gzip under a name in .Z, too
+    (folder / "AP2.Z").write_bytes(gzip.compress(markup.replace("AP-1", "AP-2").encode()))
+    with pytest.raises(InputError, match=r"AP2\.Z: found a file of `compress`") as error:
         list(read_passages(str(folder)))
-    command = str(caught.value.hint).partition(": ")[2]
+    _, _, command = str(error.value.hint).partition(": ")
     subprocess.run(["bash", "-c", command], check=True)
-    assert [passage.docid for passage in read_passages(str(folder))] == [expected.docid, "AP-2"]
+    assert [passage.docid for passage in read_passages(str(folder))] == ["AP-1", "AP-2"]

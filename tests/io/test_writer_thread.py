@@ -13,7 +13,8 @@ PATIENCE = 20  # seconds
 
 
 def test_calls_run_beside_the_caller_in_order():
-    started, go_on = Event(), Event()
+    started = Event()
+    go_on = Event()
     written: list[int] = []
 
     def write(number):
@@ -89,9 +90,9 @@ def test_what_was_submitted_before_an_error_of_the_caller_is_done():
 @pytest.fixture
 def _interrupts_are_heard():
     """SIGINT raises KeyboardInterrupt, also in a shell's background, where it is ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    previous_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, previous_handler)
 
 
 @pytest.mark.usefixtures("_interrupts_are_heard")

@@ -21,12 +21,13 @@ def model(tiny, tmp_path):
 
 
 @pytest.fixture
-def refused(toy, tmp_path, model, capfd):
-    """Encodes with the model, which must end with one line; returns the line."""
+def encode_error(toy, tmp_path, model, capfd):
+    """`encode_error()`: the one line with which encoding by the model must end."""
 
     def encode():
-        given = ["--model", str(model), "--corpus", str(toy / "corpus.jsonl"), "--device", "cpu"]
-        status = run(["encode", *given, "--output", str(tmp_path / "v"), "--overwrite", "--quiet"])
+        words = ["encode", "--model", str(model), "--corpus", str(toy / "corpus.jsonl")]
+        words += ["--output", str(tmp_path / "v"), "--overwrite", "--device", "cpu", "--quiet"]
+        status = run(words)
         lines = capfd.readouterr().err.splitlines()
         assert status == 1, lines
         assert "internal error" not in lines[0]
@@ -64,52 +65,79 @@ CONFIGS = [
 ]
 
 
-@pytest.mark.parametrize(("values", "named"), CONFIGS, ids=str)
-def test_a_broken_config_is_one_line(model, refused, values, named):
+@pytest.mark.parametrize(("values", "message"), CONFIGS, ids=str)
+def test_a_broken_config_is_one_line(model, encode_error, values, message):
     set_config(model, **values)
-    assert named in refused()
+    assert message in encode_error()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, '{"a": "\ud800"}'], ids=len)
-def test_a_config_that_is_no_object(model, refused, text):
+def test_a_config_that_is_no_object(model, encode_error, text):
     (model / "config.json").write_text(text, errors="surrogatepass")
-    assert "config.json" in refused()
+    assert "config.json" in encode_error()
 
 
-TOKENIZERS = {
-    "tokenizer.json": (
-        *("", "{}", "[]", "[" * 100_000, "junk", '{"version": "1.0"}', '{"added_tokens": []}'),
+TOKENIZER_FILES = [
+    ("tokenizer.json", ""),
+    ("tokenizer.json", "{}"),
+    ("tokenizer.json", "[]"),
+    ("tokenizer.json", "[" * 100_000),
+    ("tokenizer.json", "junk"),
+    ("tokenizer.json", '{"version": "1.0"}'),
+    ("tokenizer.json", '{"added_tokens": []}'),
+    (
+        "tokenizer.json",
         '{"added_tokens": [], "model": {"type": "WordPiece", "vocab": {"a": -1}}}',
-        '{"added_tokens": [], "model": {"type": "Nonsense"}}',
     ),
-    "tokenizer_config.json": ("", "[]", "{", '{"pad_token": 3}', '{"model_max_length": NaN}'),
-    "special_tokens_map.json": ("[3", "[]"),
-}
-CONTENTS = [(name, text) for name, texts in TOKENIZERS.items() for text in texts]
+    ("tokenizer.json", '{"added_tokens": [], "model": {"type": "Nonsense"}}'),
+    ("tokenizer_config.json", ""),
+    ("tokenizer_config.json", "[]"),
+    ("tokenizer_config.json", "{"),
+    ("tokenizer_config.json", '{"model_max_length": NaN}'),
+    ("special_tokens_map.json", "[3"),
+    ("special_tokens_map.json", "[]"),
+]
 
 
-@pytest.mark.parametrize(("name", "text"), CONTENTS, ids=lambda value: value[:40])
-def test_a_tokenizer_that_the_library_rejects_is_named(model, refused, name, text):
+@pytest.mark.parametrize(("name", "text"), TOKENIZER_FILES, ids=lambda value: value[:40])
+def test_a_tokenizer_that_the_library_rejects_is_named(model, encode_error, name, text):
     (model / name).write_text(text)
-    assert str(model / "tokenizer.json" if "pad_token" in text else model / name) in refused()
+    assert str(model / name) in encode_error()
 
 
-def test_a_tokenizer_of_another_kind_of_parts(model, refused):
+def test_a_padding_token_that_is_no_text(model, encode_error):
+    (model / "tokenizer_config.json").write_text('{"pad_token": 3}')
+    assert str(model / "tokenizer.json") in encode_error()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"normalizer": {"type": "Nonsense"}},
+        {
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [],
+                "pair": [],
+                "special_tokens": {},
+            }
+        },
+    ],
+)
+def test_a_tokenizer_of_another_kind_of_parts(model, encode_error, change):
     path = model / "tokenizer.json"
-    values = json.loads(path.read_text())
-    parts = {"type": "TemplateProcessing", "single": [], "pair": [], "special_tokens": {}}
-    for part, value in (("normalizer", {"type": "Nonsense"}), ("post_processor", parts)):
-        path.write_text(json.dumps({**values, part: value}))
-        assert str(path) in refused()
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert str(path) in encode_error()
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../other/a.safetensors", "a/../../b", "..\\b"])
-def test_weights_outside_of_the_folder_are_not_followed(model, refused, path):
+def test_weights_outside_of_the_folder_are_not_followed(model, encode_error, path):
     (model / "model.safetensors").rename(model / "a.safetensors")
     index = model / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "a.safetensors", "b": path}}))
-    assert str(index) in (line := refused())
-    assert "leads out of the model's folder" in line
+    error = encode_error()
+    assert str(index) in error
+    assert "leads out of the model's folder" in error
 
 
 @pytest.mark.parametrize("command", ["encode", "rerank"])
@@ -117,21 +145,21 @@ def test_weights_outside_of_the_folder_are_not_followed(model, refused, path):
 def test_a_model_that_is_not_there_is_noticed_before_anything_else(toy, tmp_path, command, name):
     """Nothing else exists: an error of it would come later; torch is not imported for this one."""
     (toy / "empty").mkdir()
-    others = {
+    options = {
         "encode": ("--corpus", "gone.jsonl", "--output", "v"),
         "rerank": ("--run", "gone", "--topics", "gone", "--corpus", "gone", "--output", "r"),
     }
-    words = [command, "--model", name, *others[command]]
+    words = [command, "--model", name, *options[command]]
     script = (
         "import sys; from denserk.commands.app import run\n"
         f"status = run({words!r}); assert status in (1, 2); assert 'torch' not in sys.modules"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], cwd=toy, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert name.removeprefix("./") in done.stderr.splitlines()[0]
-    assert "gone" not in done.stderr
+    assert process.returncode == 0, process.stderr
+    assert name.removeprefix("./") in process.stderr.splitlines()[0]
+    assert "gone" not in process.stderr
     assert not (toy / "v").exists()
 
 
@@ -140,12 +168,11 @@ def test_a_config_chooses_no_attention(model, tiny, name):
     """A name of the hub would have transformers fetch and run native code."""
     value = True if name == "output_attentions" else "kernels-community/flash-attn"
     set_config(model, **{name: value})
-    passages, compute = [Passage("d", "river boat")], ComputeSettings(device="cpu")
-    found, expected = (
-        TextEncoder(str(folder), compute=compute).encode_passages(passages)
-        for folder in (model, tiny("bert"))
-    )
-    assert np.array_equal(found, expected)
+    passages = [Passage("d", "river boat")]
+    compute = ComputeSettings(device="cpu")
+    vectors = TextEncoder(str(model), compute=compute).encode_passages(passages)
+    expected = TextEncoder(str(tiny("bert")), compute=compute).encode_passages(passages)
+    np.testing.assert_array_equal(vectors, expected)
 
 
 class _Evil:
@@ -153,18 +180,18 @@ class _Evil:
         return print, ("executed",)
 
 
-def test_pickles_are_read_for_tensors_alone(model, refused, capfd):
+def test_pickles_are_read_for_tensors_alone(model, encode_error, capfd):
     """torch's own message says how the code in the file could be run all the same."""
     weights = model / "model.safetensors"
     weights.write_bytes(pickle.dumps(_Evil()))
-    assert "model.safetensors cannot be read" in refused()
+    assert "model.safetensors cannot be read" in encode_error()
     weights.unlink()
     weights = model / "pytorch_model.bin"
     torch.save({"a": _Evil()}, weights)
-    assert "a pickle that is broken or holds more than tensors" in refused()
+    assert "a pickle that is broken or holds more than tensors" in encode_error()
     for content in (b"", b"junk", pickle.dumps(_Evil()), pickle.dumps(np.zeros(3))):
         weights.write_bytes(content)
-        assert "weights_only" not in refused()
+        assert "weights_only" not in encode_error()
     torch.save({"step": 3}, weights)
-    assert "something other than named tensors" in refused()
+    assert "something other than named tensors" in encode_error()
     assert "executed" not in capfd.readouterr().out

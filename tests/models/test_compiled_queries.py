@@ -43,26 +43,25 @@ def model(tiny, tmp_path):
 
 def index_of(toy, model, **options):
     """An index of the toy collection; the model is used, and so kept."""
-    given = {"device": "cpu", **MEAN, **options}
-    encode(model=str(model), corpus=str(toy / "corpus.jsonl"), output=str(toy / "v"), **given)
+    options = {"device": "cpu", **MEAN, **options}
+    encode(model=str(model), corpus=str(toy / "corpus.jsonl"), output=str(toy / "v"), **options)
     index(input=[str(toy / "v")], output=str(toy / "index"))
     return str(toy / "index")
 
 
 def query_encoder(name, overrides=({}, {}), compute=CPU):
-    return load_query_encoder(
-        open_index([name], SearchSettings(), compute), None, overrides, compute
-    )
+    opened = open_index([name], SearchSettings(), compute)
+    return load_query_encoder(opened, None, overrides, compute)
 
 
 def loaded(*lines):
     """Which of torch and transformers a fresh process has loaded after these lines of Python."""
     script = DRIVER.format(lines="\n".join(lines))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stderr.rpartition("loaded: ")[2].split()
+    assert process.returncode == 0, process.stderr
+    return process.stderr.rpartition("loaded: ")[2].split()
 
 
 def command_line(*words):
@@ -82,16 +81,17 @@ def command_line(*words):
 )
 def test_vectors_are_those_of_the_text_encoder_byte_by_byte(toy, model, options, monkeypatch):
     name = index_of(toy, model, **{"l2_norm": False, **options})
-    kept = query_encoder(name)
-    assert isinstance(kept, CompiledQueries)
+    compiled = query_encoder(name)
+    assert isinstance(compiled, CompiledQueries)
     monkeypatch.setenv(compiled_cache.LIMIT, "0")
-    made = query_encoder(name)
-    assert isinstance(made, TextEncoder)
-    description = made.description()
-    assert kept.description() == description
-    assert (kept.fingerprint, kept.dimension) == (made.fingerprint, made.dimension)
+    encoder = query_encoder(name)
+    assert isinstance(encoder, TextEncoder)
+    assert compiled.description() == encoder.description()
+    assert compiled.fingerprint == encoder.fingerprint
+    assert compiled.dimension == encoder.dimension
     for queries in (QUERIES, QUERIES[:1], QUERIES[3:4], QUERIES * 30, []):
-        assert kept.encode_queries(queries).tobytes() == made.encode_queries(queries).tobytes()
+        expected = encoder.encode_queries(queries)
+        assert compiled.encode_queries(queries).tobytes() == expected.tobytes()
 
 
 def test_search_imports_neither_torch_nor_transformers(toy, model, capsys):
@@ -102,12 +102,12 @@ def test_search_imports_neither_torch_nor_transformers(toy, model, capsys):
     assert not loaded(command_line(*search, *topics))
     lines = ("import denserk", f"index = denserk.Index.open({name!r})", "index.search('river')")
     assert not loaded(*lines)
-    first = (toy / "run.trec").read_bytes()
+    run_bytes = (toy / "run.trec").read_bytes()
     assert loaded(command_line(*search, *topics, "--overwrite", "--backend", "torch"))
     assert loaded(command_line("doctor", "--clear-compiled"), *lines)
     # what the first search without an entry kept is used by the next
     assert not loaded(command_line(*search, *topics, "--overwrite"))
-    assert (toy / "run.trec").read_bytes() == first
+    assert (toy / "run.trec").read_bytes() == run_bytes
 
 
 def test_other_settings_are_other_entries(toy, model, folder):
@@ -190,9 +190,10 @@ def test_vectors_that_would_differ_are_not_kept(toy, model, folder, monkeypatch,
 
 @pytest.mark.parametrize("kind", ["agg", "modernbert"])
 def test_models_that_need_torch_are_not_kept(toy, tiny, tiny_agg, folder, kind):
-    model = tiny_agg() if kind == "agg" else tiny(kind)
-    options = {"representation": "agg", "l2_norm": False} if kind == "agg" else MEAN
-    name = index_of(toy, model, **options)
+    if kind == "agg":
+        name = index_of(toy, tiny_agg(), representation="agg", l2_norm=False)
+    else:
+        name = index_of(toy, tiny(kind))
     assert isinstance(query_encoder(name), TextEncoder)
     assert not folder.exists()
 

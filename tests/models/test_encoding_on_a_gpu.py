@@ -46,12 +46,17 @@ def on_cpu_and_gpu(tiny, tiny_agg, simulated_gpu):
 
     def encoders(name, dtype):
         if name in AGGRETRIEVERS:
-            folder, representation = tiny_agg(**AGGRETRIEVERS[name]), {}
+            folder = tiny_agg(**AGGRETRIEVERS[name])
+            representation = {}
         else:
-            folder, representation = tiny(), REPRESENTATIONS[name]
+            folder = tiny()
+            representation = REPRESENTATIONS[name]
         cpu = ComputeSettings(device="cpu")
         gpu = ComputeSettings(device="cuda", dtype=DtypeChoice(dtype), batch_tokens=BATCH_TOKENS)
-        return [TextEncoder(str(folder), representation, compute=each) for each in (cpu, gpu)]
+        return (
+            TextEncoder(str(folder), representation, compute=cpu),
+            TextEncoder(str(folder), representation, compute=gpu),
+        )
 
     return encoders
 
@@ -78,12 +83,12 @@ def test_vectors_are_those_of_a_cpu(on_cpu_and_gpu, simulated_gpu, name, dtype):
 
 @pytest.mark.parametrize("kind", [*BACKBONES, "modernbert", "mpnet", "deberta-v2", "qwen3"])
 def test_vectors_of_other_backbones_are_those_of_a_cpu(tiny, simulated_gpu, kind):
-    float32 = DtypeChoice.FLOAT32
-    computes = [ComputeSettings(device=device, dtype=float32) for device in ("cpu", "cuda")]
-    mean = {"representation": "mean"}
-    cpu, gpu = (TextEncoder(str(tiny(kind)), mean, compute=compute) for compute in computes)
-    expected = cpu.encode_passages(PASSAGES)
-    np.testing.assert_allclose(gpu.encode_passages(PASSAGES), expected, rtol=0, atol=1e-4)
+    def vectors_on(device):
+        compute = ComputeSettings(device=device, dtype=DtypeChoice.FLOAT32)
+        encoder = TextEncoder(str(tiny(kind)), {"representation": "mean"}, compute=compute)
+        return encoder.encode_passages(PASSAGES)
+
+    np.testing.assert_allclose(vectors_on("cuda"), vectors_on("cpu"), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", Dtype)

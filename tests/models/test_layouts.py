@@ -26,41 +26,46 @@ from tests.support.tiny_models import write_tiny_aggretriever
 
 CPU = ComputeSettings(device="cpu")
 LENGTHS: dict[str, Any] = {"query_max_length": 32, "passage_max_length": 64}
-PYSERINI, AUTHORS = ModelLayout.AGGRETRIEVER_PYSERINI, ModelLayout.AGGRETRIEVER_AUTHORS
+PYSERINI = ModelLayout.AGGRETRIEVER_PYSERINI
+AUTHORS = ModelLayout.AGGRETRIEVER_AUTHORS
 
 
 @pytest.mark.parametrize("layout", [PYSERINI, AUTHORS])
 def test_there_and_back(tiny_agg, tmp_path, layout, caplog):
     source = tiny_agg("distilbert", agg_dim=640, cls_dim=128)
-    convert_model(str(source), tmp_path / "there", layout, text=LENGTHS)
+    converted = tmp_path / "converted"
+    convert_model(str(source), converted, layout, text=LENGTHS)
     assert caplog.messages[-1] == (
         f"{layout} does not record agg-kind star, agg-dim 640, agg-order cls-agg, lengths 32 and 64"
     )
-    there = read_model_folder(tmp_path / "there")
-    assert there.representation == read_model_folder(source).representation
-    convert_model(str(tmp_path / "there"), tmp_path / "back", ModelLayout.DENSERK, text=LENGTHS)
+    stored = read_model_folder(converted)
+    assert stored.representation == read_model_folder(source).representation
+    restored = tmp_path / "restored"
+    convert_model(str(converted), restored, ModelLayout.DENSERK, text=LENGTHS)
     for name in ("model.safetensors", "config.json"):
-        assert (tmp_path / "back" / name).read_bytes() == (source / name).read_bytes()
+        assert (restored / name).read_bytes() == (source / name).read_bytes()
 
 
 def test_two_sides_go_through_the_authors_layout(tiny_agg, tmp_path):
     stored = read_model_folder(tiny_agg())
-    query, passage = (stored.build(stored.representation)[0] for _ in range(2))
+    query, passage = stored.build(stored.representation, untie=True)
     with torch.no_grad():
         for parameter in query.parameters():
             parameter.mul_(1.1)
-    save_model(tmp_path / "a", passage, load_tokenizer(tiny_agg()), TextSettings(**LENGTHS), query)
-    convert_model(str(tmp_path / "a"), tmp_path / "b", AUTHORS)
-    folders = {p.name for p in (tmp_path / "b").iterdir() if p.is_dir()}
+    source = tmp_path / "source"
+    save_model(source, passage, load_tokenizer(tiny_agg()), TextSettings(**LENGTHS), query)
+    converted = tmp_path / "converted"
+    convert_model(str(source), converted, AUTHORS)
+    folders = {path.name for path in converted.iterdir() if path.is_dir()}
     assert folders == {"query_model", "passage_model"}
-    back = ModelLayout.DENSERK, {"agg_dim": 20}, LENGTHS
-    convert_model(str(tmp_path / "b"), tmp_path / "c", *back)
+    restored = tmp_path / "restored"
+    convert_model(str(converted), restored, ModelLayout.DENSERK, {"agg_dim": 20}, LENGTHS)
     for name in ("query/model.safetensors", "document/model.safetensors"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "c" / name).read_bytes()
+        assert (restored / name).read_bytes() == (source / name).read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "layout", "words"),
+    ("kind", "options", "layout", "message"),
     [
         ("bert", {}, PYSERINI, "agg-dim is 20, not 640; cls-dim is 6, not 128"),
         ("bert", {"term_weight": TermWeight.ABS}, AUTHORS, "term-weight is abs, not clamp"),
@@ -68,8 +73,8 @@ def test_two_sides_go_through_the_authors_layout(tiny_agg, tmp_path):
         ("roberta", {"agg_dim": 640, "cls_dim": 128}, PYSERINI, "its backbone is roberta"),
     ],
 )
-def test_what_a_layout_cannot_hold_is_refused(tiny_agg, tmp_path, kind, options, layout, words):
-    with pytest.raises(ModelError, match=words) as caught:
+def test_what_a_layout_cannot_hold_is_refused(tiny_agg, tmp_path, kind, options, layout, message):
+    with pytest.raises(ModelError, match=message) as caught:
         convert_model(str(tiny_agg(kind, **options)), tmp_path / "m", layout)
     assert "--to denserk" in str(caught.value.hint)
     assert not (tmp_path / "m").exists()
@@ -105,7 +110,7 @@ def test_pyserini_makes_the_same_vectors(bert_vocabulary, tmp_path, kind, layout
     output = run_pyserini(PYSERINI_SCRIPT, peer_folder, json.dumps(texts), folder=tmp_path)
     passages, queries = json.loads(output.splitlines()[-1])
     encoder = TextEncoder(str(folder), compute=CPU)
-    ours = encoder.encode_passages([Passage("d", t) for t in texts])
-    np.testing.assert_allclose(ours, passages, rtol=0, atol=1e-5)
-    ours = encoder.encode_queries([Query("q", t) for t in texts])
-    np.testing.assert_allclose(ours, queries, rtol=0, atol=1e-5)
+    vectors = encoder.encode_passages([Passage("d", text) for text in texts])
+    np.testing.assert_allclose(vectors, passages, rtol=0, atol=1e-5)
+    vectors = encoder.encode_queries([Query("q", text) for text in texts])
+    np.testing.assert_allclose(vectors, queries, rtol=0, atol=1e-5)

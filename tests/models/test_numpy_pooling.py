@@ -18,7 +18,7 @@ def test_vectors_are_torchs_byte_by_byte(hidden_size, texts, tokens):
     for name, pooling in REPRESENTATIONS.items():
         pool = representation.POOLINGS[name]
         expected = pool(torch.from_numpy(hidden), torch.from_numpy(mask))
-        found = numpy_pooling.POOLINGS[pooling](hidden, mask)
-        assert found.tobytes() == expected.numpy().tobytes()
+        vectors = numpy_pooling.POOLINGS[pooling](hidden, mask)
+        assert vectors.tobytes() == expected.numpy().tobytes()
         normalised = representation.truncated(expected, None, l2_norm=True)
-        assert numpy_pooling.l2_normalised(found).tobytes() == normalised.numpy().tobytes()
+        assert numpy_pooling.l2_normalised(vectors).tobytes() == normalised.numpy().tobytes()

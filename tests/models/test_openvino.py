@@ -19,29 +19,31 @@ from tests.support.tiny_models import BACKBONES
 pytestmark = pytest.mark.usefixtures("openvino")
 TORCH = ComputeSettings(device="cpu", backend=Backend.TORCH)
 OPENVINO = ComputeSettings(device="cpu", backend=Backend.OPENVINO)
-LOW = ComputeSettings(device="cpu", backend=Backend.OPENVINO, dtype=DtypeChoice.BFLOAT16)
+BFLOAT16 = ComputeSettings(device="cpu", backend=Backend.OPENVINO, dtype=DtypeChoice.BFLOAT16)
 MLR = {"representation": "mlr", "layers": (0, 1, 2), "reduction": "multi-vector"}
 
 
-def assert_near(got, expected, tolerance):
-    assert got.shape == expected.shape
-    assert np.abs(got - expected).max() <= tolerance * np.abs(expected).max()
+def assert_near(vectors, expected, tolerance):
+    assert vectors.shape == expected.shape
+    assert np.abs(vectors - expected).max() <= tolerance * np.abs(expected).max()
 
 
-CASES = [*((kind, {"representation": "mean"}) for kind in BACKBONES), ("bert", MLR), ("agg", {})]
+CASES = [*[(kind, {"representation": "mean"}) for kind in BACKBONES], ("bert", MLR), ("agg", {})]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "settings"), CASES, ids=str)
 def test_vectors_equal_torchs(tiny, tiny_agg, kind, settings):
     folder = str(tiny_agg("bert") if kind == "agg" else tiny(kind))
-    expected = TextEncoder(folder, settings, compute=TORCH)
-    got = TextEncoder(folder, settings, compute=OPENVINO)
-    assert (expected.backend, got.backend) == (Backend.TORCH, Backend.OPENVINO)
-    assert_near(got.encode_passages(PASSAGES), expected.encode_passages(PASSAGES), 1e-5)
+    by_torch = TextEncoder(folder, settings, compute=TORCH)
+    by_openvino = TextEncoder(folder, settings, compute=OPENVINO)
+    assert by_torch.backend is Backend.TORCH
+    assert by_openvino.backend is Backend.OPENVINO
+    expected = by_torch.encode_passages(PASSAGES)
+    assert_near(by_openvino.encode_passages(PASSAGES), expected, 1e-5)
     if kind == "agg":
-        low = TextEncoder(folder, settings, compute=LOW).encode_passages(PASSAGES)
-        assert_near(low, expected.encode_passages(PASSAGES), 0.1)
+        in_bfloat16 = TextEncoder(folder, settings, compute=BFLOAT16)
+        assert_near(in_bfloat16.encode_passages(PASSAGES), expected, 0.1)
 
 
 def test_auto_takes_openvino_where_it_is_installed(tiny, monkeypatch):
@@ -78,9 +80,9 @@ def test_a_module_that_gives_other_results_is_rejected():
 def test_certificates_of_int8(tiny):
     exact = np.eye(3, dtype=np.float32)
     assert certify(exact * 2, exact) == {"mean_cosine": 1, "cosine_5th_percentile": 1}
-    for other in (np.roll(exact, 1, axis=0), exact * np.nan):
+    for far_vectors in (np.roll(exact, 1, axis=0), exact * np.nan):
         with pytest.raises(ModelError, match="cosines to float32"):
-            certify(other, exact)
+            certify(far_vectors, exact)
     with pytest.raises(UsageError, match="--int8"):
         TextEncoder(str(tiny()), compute=TORCH).quantize("passage", PASSAGES)
 
@@ -103,8 +105,9 @@ signal.raise_signal(signal.SIGTERM)
 
 
 def test_a_signal_is_handled_after_models_are_gone():
-    done = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "handled\n"), done.stderr
+    process = subprocess.run([sys.executable, "-c", SIGNALLED], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout == "handled\n"
 
 
 def test_a_signal_during_conversion_ends_the_command(monkeypatch):

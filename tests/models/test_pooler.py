@@ -40,17 +40,20 @@ def start(tmp_path_factory):
 
 def pooler_of(folder):
     """The pooler's weights in a folder, by their names in the bare model."""
-    tensors = load_file(folder / WEIGHTS_FILE)
-    names = {name.removeprefix("bert."): name for name in tensors}
-    return {short: tensors[name] for short, name in names.items() if short.startswith("pooler.")}
+    tensors = {}
+    for name, tensor in load_file(folder / WEIGHTS_FILE).items():
+        name_in_base = name.removeprefix("bert.")
+        if name_in_base.startswith("pooler."):
+            tensors[name_in_base] = tensor
+    return tensors
 
 
 def assert_pooler_is_kept(folder, start_folder):
     """The pooler's weights are those of the start, and transformers misses nothing."""
     expected = pooler_of(start_folder)
-    found = pooler_of(folder)
-    assert found.keys() == expected.keys() == {"pooler.dense.weight", "pooler.dense.bias"}
-    for name, tensor in found.items():
+    tensors = pooler_of(folder)
+    assert tensors.keys() == expected.keys() == {"pooler.dense.weight", "pooler.dense.bias"}
+    for name, tensor in tensors.items():
         assert tensor.equal(expected[name])
     _, info = transformers.AutoModel.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"]
@@ -84,8 +87,10 @@ def test_conversion_and_means_keep_it(start, tmp_path):
     for name, rate in (("one", 0.01), ("two", 0.03)):
         options = {"representation": "mean", "max_steps": 2, "lr": rate}
         tune(tmp_path / name, start("bare"), train, **options)
-    one, two = str(tmp_path / "one"), str(tmp_path / "two")
-    convert_model(one, tmp_path / "mean", ModelLayout.DENSERK, average=[two])
+    other_model = str(tmp_path / "two")
+    convert_model(
+        str(tmp_path / "one"), tmp_path / "mean", ModelLayout.DENSERK, average=[other_model]
+    )
     assert_pooler_is_kept(tmp_path / "mean", start("bare"))
 
 
@@ -104,8 +109,8 @@ def test_it_changes_no_vector(start, tmp_path):
     tensors = load_file(tmp_path / "out" / WEIGHTS_FILE)
     older = {name: tensor for name, tensor in tensors.items() if "pooler" not in name}
     save_file(older, tmp_path / "out" / WEIGHTS_FILE, {"format": "pt"})
-    without = TextEncoder(str(tmp_path / "out"), compute=CPU).encode_passages(PASSAGES)
-    np.testing.assert_array_equal(with_pooler, without)
+    without_pooler = TextEncoder(str(tmp_path / "out"), compute=CPU).encode_passages(PASSAGES)
+    np.testing.assert_array_equal(with_pooler, without_pooler)
 
 
 def test_none_is_made(tiny, tmp_path):

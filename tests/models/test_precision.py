@@ -80,7 +80,9 @@ def test_precision_and_device_decide_the_batches_of_all(
     compute = ComputeSettings(device=device, dtype=DtypeChoice(dtype))
     encoder = TextEncoder(str(tiny()), compute=compute)
     assert encoder.batch_tokens == batch_tokens
-    expected = {"auto": "float32" if device == "cpu" else "bfloat16"}.get(dtype, dtype)
+    expected = dtype
+    if dtype == "auto":
+        expected = "float32" if device == "cpu" else "bfloat16"
     assert encoder.description()["dtype"] == encoder.description()["head_dtype"] == expected
     scorer = PairScorer(str(tiny_reranker()), compute=compute)
     assert scorer.description()["dtype"] == expected
@@ -93,8 +95,8 @@ def test_precision_and_device_decide_the_batches_of_all(
     monkeypatch.setattr("denserk.models.token_budget.by_length", by_length)
     scorer.score([], [])
     assert budgets == [batch_tokens]
-    given = TextEncoder(str(tiny()), compute=ComputeSettings(device=device, batch_tokens=100))
-    assert given.batch_tokens == 100
+    compute = ComputeSettings(device=device, batch_tokens=100)
+    assert TextEncoder(str(tiny()), compute=compute).batch_tokens == 100
 
 
 def test_generation_has_larger_batches_on_a_cpu(writer, simulated_gpu, monkeypatch):

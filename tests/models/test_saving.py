@@ -29,36 +29,38 @@ TEXT = TextSettings(query_max_length=9, passage_max_length=20, join="sep", query
 
 def vectors(folder, representation=None, text=None):
     encoder = TextEncoder(str(folder), representation or {}, text or {}, CPU)
-    queries = encoder.encode_queries([Query(p.docid, p.text) for p in PASSAGES])
+    queries = encoder.encode_queries([Query(passage.docid, passage.text) for passage in PASSAGES])
     return np.concatenate([encoder.encode_passages(PASSAGES), queries])
 
 
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_a_saved_model_has_the_vectors_and_the_settings_it_had(tiny, tmp_path, kind):
     settings = RepresentationSettings(Representation.MEAN, l2_norm=True)
-    given: dict[str, Any] = {"passage_max_length": 20, "query_prefix": "the "}
+    text: dict[str, Any] = {"passage_max_length": 20, "query_prefix": "the "}
     encoder, _ = read_model_folder(tiny(kind)).build(settings)
-    save_model(tmp_path / "m", encoder, load_tokenizer(tiny(kind)), TextSettings(**given))
+    save_model(tmp_path / "m", encoder, load_tokenizer(tiny(kind)), TextSettings(**text))
     stored = read_model_folder(tmp_path / "m")
     assert stored.representation == settings
-    assert stored.text == TextSettings(**given)
-    before = vectors(tiny(kind), {"representation": "mean", "l2_norm": True}, given)
-    assert (vectors(tmp_path / "m") == before).all()
+    assert stored.text == TextSettings(**text)
+    expected = vectors(tiny(kind), {"representation": "mean", "l2_norm": True}, text)
+    np.testing.assert_array_equal(vectors(tmp_path / "m"), expected)
 
 
 @pytest.mark.parametrize("kind", WITH_HEADS)
 def test_transformers_loads_an_aggretriever_folder_heads_included(tiny, tiny_agg, kind):
-    folder, masked = tiny_agg(kind), transformers.AutoModelForMaskedLM
+    folder = tiny_agg(kind)
+    model_class = transformers.AutoModelForMaskedLM
+    start = model_class.from_pretrained(tiny(kind)).eval()
+    model, report = model_class.from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"]
+    encoder = transformers.AutoModel.from_pretrained(folder).eval()
     with torch.no_grad():
-        expected = masked.from_pretrained(tiny(kind)).eval()(IDS)
-        model, report = masked.from_pretrained(folder, output_loading_info=True)
-        assert not report["missing_keys"]
-        got = model.eval()(IDS)
-        assert got.logits.equal(expected.logits)
-        base = transformers.AutoModel.from_pretrained(folder).eval()
-        assert base(IDS).last_hidden_state.equal(got.hidden_states[-1])
+        output = model.eval()(IDS)
+        assert output.logits.equal(start(IDS).logits)
+        assert encoder(IDS).last_hidden_state.equal(output.hidden_states[-1])
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    assert (tokenizer["truncation"], tokenizer["padding"]) == (None, None)
+    assert tokenizer["truncation"] is None
+    assert tokenizer["padding"] is None
 
 
 def test_an_interrupted_save_leaves_nothing_that_loads(tiny, tmp_path, monkeypatch):

@@ -15,17 +15,24 @@ from denserk.errors import DenserkError, ModelError
 from denserk.models.model_folder import read_model_folder
 from tests.support.finetuning import write_examples
 
-ST, LENGTHS = "sentence_transformers.models.", "sentence_bert_config.json"
-POOLING, PROMPTS = "1_Pooling/config.json", "config_sentence_transformers.json"
+MODULE_PREFIX = "sentence_transformers.models."
+LENGTHS = "sentence_bert_config.json"
+POOLING = "1_Pooling/config.json"
+PROMPTS = "config_sentence_transformers.json"
 
 
-def make(source, target, *, modules=("Transformer", "Pooling", "Normalize"), **files):
+def module(index, name, path):
+    """A module in modules.json."""
+    return {"idx": index, "name": str(index), "path": path, "type": MODULE_PREFIX + name}
+
+
+def write_folder(source, target, *, modules=("Transformer", "Pooling", "Normalize"), **files):
     """A folder as sentence-transformers writes it; `files` replace or add JSON files."""
     shutil.copytree(source, target)
-    chain = [
-        {"idx": i, "name": str(i), "path": "" if i == 0 else f"{i}_{name}", "type": ST + name}
-        for i, name in enumerate(modules)
-    ]
+    chain = []
+    for index, name in enumerate(modules):
+        path = "" if index == 0 else f"{index}_{name}"
+        chain.append(module(index, name, path))
     contents = {
         "modules.json": chain,
         POOLING: {"pooling_mode_mean_tokens": True},
@@ -40,23 +47,35 @@ def make(source, target, *, modules=("Transformer", "Pooling", "Normalize"), **f
 
 
 def test_pooling_norm_and_length_are_read(tiny, tmp_path):
-    stored = read_model_folder(make(tiny(), tmp_path / "m"))
+    stored = read_model_folder(write_folder(tiny(), tmp_path / "m"))
     assert stored.has_settings
     assert stored.representation.l2_norm
-    assert (stored.text.query_max_length, stored.text.passage_max_length) == (20, 20)
-    chain = {"modules": ("Transformer", "Pooling"), PROMPTS: {"similarity_fn_name": "dot"}}
-    bare = read_model_folder(make(tiny(), tmp_path / "b", **chain))
-    assert not bare.representation.l2_norm
-    assert bare.fingerprint() != stored.fingerprint()
-    for lengths, expected in (
-        ({}, (64, 64)),  # the tokenizer's limit
-        ({"max_seq_length": 20, "query_length": 9}, (9, 20)),
-        ({"max_seq_length": 20, "document_length": 12}, (20, 12)),
+    assert stored.text.query_max_length == 20
+    assert stored.text.passage_max_length == 20
+    without_norm = write_folder(
+        tiny(),
+        tmp_path / "without-norm",
+        modules=("Transformer", "Pooling"),
+        **{PROMPTS: {"similarity_fn_name": "dot"}},
+    )
+    assert not read_model_folder(without_norm).representation.l2_norm
+    assert read_model_folder(without_norm).fingerprint() != stored.fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "query_length", "passage_length"),
+    [
+        ({}, 64, 64),  # the tokenizer's limit
+        ({"max_seq_length": 20, "query_length": 9}, 9, 20),
+        ({"max_seq_length": 20, "document_length": 12}, 20, 12),
         # as Arctic's folders, whose vectors need no pooler
-        ({"max_seq_length": 16, "model_args": {"add_pooling_layer": False}}, (16, 16)),
-    ):
-        text = read_model_folder(make(tiny(), tmp_path / str(expected), **{LENGTHS: lengths})).text
-        assert (text.query_max_length, text.passage_max_length) == expected
+        ({"max_seq_length": 16, "model_args": {"add_pooling_layer": False}}, 16, 16),
+    ],
+)
+def test_lengths_of_each_side(tiny, tmp_path, lengths, query_length, passage_length):
+    text = read_model_folder(write_folder(tiny(), tmp_path / "m", **{LENGTHS: lengths})).text
+    assert text.query_max_length == query_length
+    assert text.passage_max_length == passage_length
 
 
 @pytest.mark.parametrize(
@@ -70,12 +89,12 @@ def test_pooling_norm_and_length_are_read(tiny, tmp_path):
     ],
 )
 def test_poolings(tiny, tmp_path, config, expected):
-    folder = make(tiny(), tmp_path / "m", **{POOLING: config})
+    folder = write_folder(tiny(), tmp_path / "m", **{POOLING: config})
     assert read_model_folder(folder).representation.representation == expected
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"modules": ("Transformer", "Pooling", "LayerNorm")}, "modules.json.*LayerNorm"),
         ({"modules": ("Transformer", "WeightedLayerPooling", "Pooling")}, "WeightedLayerPooling"),
@@ -110,16 +129,16 @@ def test_poolings(tiny, tmp_path, config, expected):
     ],
 )
 def test_what_denserk_does_not_compute_is_refused_by_file_and_setting(
-    tiny, toy, tmp_path, capfd, change, words
+    tiny, toy, tmp_path, capfd, change, message
 ):
-    folder = make(tiny(), tmp_path / "m", **change)
-    given = ("--model", folder, "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "v")
-    assert run(["encode", *map(str, given)]) == 1
-    error, *hint = capfd.readouterr().err.splitlines()
-    assert re.search(words, error)
-    assert hint
+    folder = write_folder(tiny(), tmp_path / "m", **change)
+    options = ("--model", folder, "--corpus", toy / "corpus.jsonl", "--output", tmp_path / "v")
+    assert run(["encode", *map(str, options)]) == 1
+    error, *hint_lines = capfd.readouterr().err.splitlines()
+    assert re.search(message, error)
+    assert hint_lines
     assert not (tmp_path / "v").exists()
-    with pytest.raises(DenserkError, match=words):
+    with pytest.raises(DenserkError, match=message):
         denserk.Encoder.load(folder)
 
 
@@ -127,7 +146,7 @@ DENSE = {"in_features": 16, "out_features": 4, "activation_function": "torch.nn.
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"use_residual": True}, "use_residual"),
         (
@@ -140,17 +159,17 @@ DENSE = {"in_features": 16, "out_features": 4, "activation_function": "torch.nn.
         ({}, "has no weights"),
     ],
 )
-def test_a_linear_layer_of_another_kind_is_refused(tiny, tmp_path, change, words):
+def test_a_linear_layer_of_another_kind_is_refused(tiny, tmp_path, change, message):
     chain = ("Transformer", "Pooling", "Dense")
     files = {"2_Dense/config.json": {**DENSE, **change}}
-    folder = make(tiny(), tmp_path / "m", modules=chain, **files)
-    with pytest.raises(DenserkError, match=f"2_Dense.*{words}"):
+    folder = write_folder(tiny(), tmp_path / "m", modules=chain, **files)
+    with pytest.raises(DenserkError, match=f"2_Dense.*{message}"):
         denserk.Encoder.load(folder)
 
 
 def test_a_linear_layer_of_another_size_is_refused(tiny, tmp_path):
     chain = ("Transformer", "Pooling", "Dense")
-    folder = make(tiny(), tmp_path / "m", modules=chain, **{"2_Dense/config.json": DENSE})
+    folder = write_folder(tiny(), tmp_path / "m", modules=chain, **{"2_Dense/config.json": DENSE})
     tensors = {"linear.weight": torch.ones(4, 9), "linear.bias": torch.ones(4)}
     save_file(tensors, folder / "2_Dense/model.safetensors")
     with pytest.raises(ModelError, match=r"projection.weight"):
@@ -159,7 +178,7 @@ def test_a_linear_layer_of_another_size_is_refused(tiny, tmp_path):
 
 @pytest.mark.parametrize("path", ["../other", "/etc", "a/../../b", "C:\\models", "..\\up"])
 def test_modules_outside_of_the_folder_are_not_followed(tiny, tmp_path, path):
-    folder = make(tiny(), tmp_path / "m")
+    folder = write_folder(tiny(), tmp_path / "m")
     modules = json.loads((folder / "modules.json").read_text())
     modules[1]["path"] = path
     (folder / "modules.json").write_text(json.dumps(modules))
@@ -176,8 +195,9 @@ def chain(tiny, toy, tmp_path, monkeypatch, capfd):
         assert run(line.split()) == status
         return capfd.readouterr().err
 
-    def start(**about):
-        make(tiny(), toy / "m", modules=("Transformer", "Pooling"), **{PROMPTS: about})
+    def start(**model_config):
+        modules = ("Transformer", "Pooling")
+        write_folder(tiny(), toy / "m", modules=modules, **{PROMPTS: model_config})
         return command
 
     return start
@@ -193,11 +213,11 @@ def recorded(folder, *names):
 REPRESENTATION = ("made_from", "model", "representation")
 
 
-@pytest.mark.parametrize("about", [{}, {"similarity_fn_name": "cosine"}])
-def test_vectors_of_a_cosine_model_are_normalised_and_it_is_said_once(chain, about):
-    command = chain(**about)
-    said = command("encode --model m --corpus corpus.jsonl --output v --output-format npy")
-    assert said.count("--no-l2-norm") == 1
+@pytest.mark.parametrize("model_config", [{}, {"similarity_fn_name": "cosine"}])
+def test_vectors_of_a_cosine_model_are_normalised_and_it_is_said_once(chain, model_config):
+    command = chain(**model_config)
+    messages = command("encode --model m --corpus corpus.jsonl --output v --output-format npy")
+    assert messages.count("--no-l2-norm") == 1
     assert recorded("v", *REPRESENTATION)["l2_norm"]
     vectors = denserk.Encoder.load("m").encode_passages(["the river", "a cat"])
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
@@ -207,13 +227,13 @@ def test_vectors_of_a_cosine_model_are_normalised_and_it_is_said_once(chain, abo
 
 def test_a_given_norm_wins_over_cosine_and_search_warns_of_such_an_index(chain):
     command = chain(similarity_fn_name="cosine")
-    said = command("encode --model m --corpus corpus.jsonl --output v --no-l2-norm")
-    assert "cosine" not in said
+    messages = command("encode --model m --corpus corpus.jsonl --output v --no-l2-norm")
+    assert "cosine" not in messages
     assert not recorded("v", *REPRESENTATION)["l2_norm"]
     command("index --input v --output ix")
-    assert "cosine" in command("search --index ix --topics queries.tsv --output run")
-    given = "search --index ix --topics queries.tsv --output again --no-l2-norm"
-    assert "cosine" not in command(given)
+    search = "search --index ix --topics queries.tsv"
+    assert "cosine" in command(f"{search} --output run")
+    assert "cosine" not in command(f"{search} --output run2 --no-l2-norm")
 
 
 def test_vectors_of_a_euclidean_model_are_indexed_by_distance_unless_told_otherwise(chain):
@@ -225,11 +245,10 @@ def test_vectors_of_a_euclidean_model_are_indexed_by_distance_unless_told_otherw
     assert "WARNING" not in command("search --index ix --topics queries.tsv --output run")
     assert "Euclidean" in command("index --input v --output inner --metric inner")
     assert recorded("inner", "settings", "metric") == "inner"
-    said = command("search --index inner --topics queries.tsv --output run2")
-    assert "--metric l2" in said
+    messages = command("search --index inner --topics queries.tsv --output run2")
+    assert "--metric l2" in messages
     assert denserk.Run.load("run") != denserk.Run.load("run2")
-    encoder = denserk.Encoder.load("m")
-    assert encoder.metric == "l2"
+    assert denserk.Encoder.load("m").metric == "l2"
 
 
 def test_an_index_of_a_model_that_names_no_metric_records_inner_product(chain):
@@ -245,18 +264,18 @@ def test_fine_tuning_starts_from_what_a_foreign_folder_says(chain):
     write_examples(Path("t.jsonl"), range(8))
     line = "finetune --model m --train-data t.jsonl --group-size 2 --max-steps 1 --output"
     assert "--temperature" in command(f"{line} a", 2)
-    said = command(f"{line} b --temperature 0.05")
+    messages = command(f"{line} b --temperature 0.05")
     assert json.loads(Path("b/denserk.json").read_text())["representation"]["l2_norm"]
-    assert "cosine" not in said  # it was said before
+    assert "cosine" not in messages  # it was said before
     command(f"{line} c --no-l2-norm")
     assert not json.loads(Path("c/denserk.json").read_text())["representation"]["l2_norm"]
 
 
 def test_prompts_of_other_names_are_mentioned(chain):
     command = chain(similarity_fn_name="dot", prompts={"s2p_query": "find: ", "document": "a "})
-    assert "s2p_query" in command("encode --model m --corpus corpus.jsonl --output v")
-    given = "encode --model m --corpus corpus.jsonl --output w --query-prefix find:"
-    assert "s2p_query" not in command(given)
+    encode = "encode --model m --corpus corpus.jsonl"
+    assert "s2p_query" in command(f"{encode} --output v")
+    assert "s2p_query" not in command(f"{encode} --output w --query-prefix find:")
 
 
 @pytest.mark.parametrize("default", ["query", "document"])
@@ -265,9 +284,9 @@ def test_a_prompt_of_one_side_that_the_other_has_by_default_is_mentioned(chain, 
     command = chain(
         similarity_fn_name="dot", prompts={default: "find: "}, default_prompt_name=default
     )
-    assert "default prompt" in command("encode --model m --corpus corpus.jsonl --output v")
-    given = "encode --model m --corpus corpus.jsonl --output w --passage-prefix find:"
-    assert "default prompt" not in command(given)
+    encode = "encode --model m --corpus corpus.jsonl"
+    assert "default prompt" in command(f"{encode} --output v")
+    assert "default prompt" not in command(f"{encode} --output w --passage-prefix find:")
 
 
 @pytest.mark.parametrize(
@@ -279,33 +298,35 @@ def test_a_prompt_of_one_side_that_the_other_has_by_default_is_mentioned(chain, 
     ],
 )
 def test_prompts_become_prefixes(tiny, tmp_path, prompts, query, passage):
-    text = read_model_folder(make(tiny(), tmp_path / "m", **{PROMPTS: prompts})).text
-    assert (text.query_prefix, text.passage_prefix) == (query, passage)
+    text = read_model_folder(write_folder(tiny(), tmp_path / "m", **{PROMPTS: prompts})).text
+    assert text.query_prefix == query
+    assert text.passage_prefix == passage
 
 
-def saved(source, target, *options):
+def convert_to_denserk(source, target, *options):
     words = ("convert", source, target, "--kind", "model", "--to", "denserk", *options)
     assert run([str(word) for word in words]) == 0
     return target
 
 
 def test_denserk_reads_its_own_file_and_not_these(tiny, tmp_path):
-    folder = saved(tiny(), tmp_path / "m", "--representation", "cls", "--query-prefix", "the ")
+    options = ("--representation", "cls", "--query-prefix", "the ")
+    folder = convert_to_denserk(tiny(), tmp_path / "m", *options)
     before = read_model_folder(folder)
     fingerprint = before.fingerprint()
     for name in ("modules.json", LENGTHS, PROMPTS, "README.md"):
         (folder / name).write_text("[]")
     (folder / POOLING).unlink()
     after = read_model_folder(folder)
-    assert (after.representation, after.text) == (before.representation, before.text)
+    assert after.representation == before.representation
+    assert after.text == before.text
     assert after.fingerprint() == fingerprint
 
 
 def test_a_transformer_in_a_folder_of_its_own(tiny, tmp_path):
     folder = tmp_path / "m"
     shutil.copytree(tiny(), folder / "0_Transformer")
-    names = ("Transformer", "Pooling")
-    chain = [{"path": f"{i}_{name}", "type": ST + name} for i, name in enumerate(names)]
+    chain = [module(0, "Transformer", "0_Transformer"), module(1, "Pooling", "1_Pooling")]
     (folder / "modules.json").write_text(json.dumps(chain))
     with pytest.raises(ModelError, match=r"config.json is missing"):
         read_model_folder(folder)

@@ -95,7 +95,8 @@ class Files:
         files = cls()
         numbers = {root: ROOT}
         for path in sorted(root.rglob("*")):
-            number = numbers[path] = len(numbers)
+            number = len(numbers)
+            numbers[path] = number
             files.folders[numbers[path.parent]][path.name] = number
             if path.is_dir():
                 files.folders[number] = {}
@@ -176,7 +177,7 @@ def record(command: Sequence[str], root: Path, environment: Mapping[str, str]) -
     trace = root.with_name(f"{root.name}.strace")
     options = ["-f", "-y", "--seccomp-bpf", "-xx", "-s", str(1 << 26), "-e", "signal=none"]
     options += ["-e", "raw=read,readv", "-e", f"trace={','.join(CALLS.split())}", "-o", str(trace)]
-    done = subprocess.run(
+    traced = subprocess.run(
         ["strace", *options, *command],
         cwd=root,
         env=dict(environment),
@@ -184,7 +185,7 @@ def record(command: Sequence[str], root: Path, environment: Mapping[str, str]) -
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert traced.returncode == 0, traced.stdout + traced.stderr
     reader = _TraceReader(root, before.copy())
     with trace.open("rb") as lines:
         for line in lines:
@@ -195,13 +196,15 @@ def record(command: Sequence[str], root: Path, environment: Mapping[str, str]) -
     return recording
 
 
-def compare(replayed: Files, found: Files, mapped: set[str]) -> None:
+def compare(replayed: Files, stored: Files, mapped: set[str]) -> None:
     """Compare the recorded files with those of the disk: nothing was overlooked."""
-    trees = [dict(files.tree()) for files in (replayed, found)]
-    assert trees[0].keys() == trees[1].keys(), trees[0].keys() ^ trees[1].keys()
-    for path, number in trees[0].items():
+    replayed_tree = dict(replayed.tree())
+    stored_tree = dict(stored.tree())
+    differing = replayed_tree.keys() ^ stored_tree.keys()
+    assert not differing, differing
+    for path, number in replayed_tree.items():
         if number in replayed.contents and path not in mapped:
-            same = replayed.contents[number] == found.contents[trees[1][path]]
+            same = replayed.contents[number] == stored.contents[stored_tree[path]]
             assert same, f"{path}: recorded and stored bytes differ"
 
 
@@ -223,10 +226,8 @@ class _Process:
 CALL = re.compile(rb"(\d+) +(\w+)\((.*)\) += (-?\w+|\?)(.*)", re.DOTALL)
 STRING = re.compile(rb'"((?:\\x[0-9a-f]{2})*)"')
 DESCRIPTOR = re.compile(rb"(AT_FDCWD|\d+)<((?:\\x[0-9a-f]{2})*)[^>]*>")
-UNFINISHED, RESUMED = (
-    b" <unfinished ...>\n",
-    re.compile(rb"(\d+) +<\.\.\. (\w+) resumed>(.*)", re.S),
-)
+UNFINISHED = b" <unfinished ...>\n"
+RESUMED = re.compile(rb"(\d+) +<\.\.\. (\w+) resumed>(.*)", re.DOTALL)
 SHARES_FILES = b"CLONE_FILES"
 
 
@@ -248,25 +249,34 @@ class _Call:
 
     @property
     def descriptors(self) -> list[int]:
-        found = DESCRIPTOR.findall(self.arguments)
-        return [-1 if number == b"AT_FDCWD" else int(number) for number, _ in found]
+        numbers = [number for number, _ in DESCRIPTOR.findall(self.arguments)]
+        return [-1 if number == b"AT_FDCWD" else int(number) for number in numbers]
 
     @property
     def numbers(self) -> list[int]:
         """The arguments, of which numbers count: behind strings, descriptors and structures."""
         plain = STRING.sub(b"TEXT", DESCRIPTOR.sub(b"FD", self.arguments))
-        return [int(part) for part in plain.split(b", ") if re.fullmatch(rb"-?\d+", part)]
+        return [int(text) for text in plain.split(b", ") if re.fullmatch(rb"-?\d+", text)]
 
     def paths(self, working_folder: str) -> list[str]:
         """Return the absolute paths of the call, each relative to the descriptor before it."""
-        paths, folder = [], working_folder
+        paths = []
+        folder = working_folder
         pattern = rb"(?:AT_FDCWD|\d+)<((?:\\x[0-9a-f]{2})*)[^>]*>|" + STRING.pattern
         for match in re.finditer(pattern, self.arguments):
             if match[1] is not None:
                 folder = os.fsdecode(_bytes(match[1]))
             else:
-                paths.append(os.path.normpath(os.path.join(folder, os.fsdecode(_bytes(match[2])))))  # noqa: PTH118
+                path = os.fsdecode(_bytes(match[2]))
+                paths.append(os.path.normpath(os.path.join(folder, path)))  # noqa: PTH118
         return paths
+
+
+class _Entry(NamedTuple):
+    """A name in a folder, which may or may not be there."""
+
+    folder: int
+    name: str
 
 
 class _TraceReader:
@@ -288,7 +298,8 @@ class _TraceReader:
         if line.endswith(UNFINISHED):
             self._unfinished[process_id] = line.removesuffix(UNFINISHED)
             return
-        if resumed := RESUMED.fullmatch(line):
+        resumed = RESUMED.fullmatch(line)
+        if resumed is not None:
             line = self._unfinished.pop(process_id) + resumed[3]
         match = CALL.fullmatch(line)
         if match is None or match[4] == b"?" or match[4].startswith(b"-"):
@@ -297,50 +308,54 @@ class _TraceReader:
         if call.name in ("clone", "clone3", "fork", "vfork"):
             self._processes.setdefault(str(call.result).encode(), _child(process, call.arguments))
             return
-        step = getattr(self, f"_{_STEPS.get(call.name, call.name)}")
-        step(process, call)
+        follow = getattr(self, f"_{_METHODS.get(call.name, call.name)}")
+        follow(process, call)
 
     def _process(self, process_id: bytes) -> _Process:
         if process_id not in self._processes:
-            starting = [
-                c for c in self._unfinished.items() if b" clone" in c[1] or b"fork(" in c[1]
-            ]
-            if starting:  # a child may be seen before its parent's call returns
-                parent, call = starting[0]
-                self._processes[process_id] = _child(self._processes[parent], call)
-            else:
-                self._processes[process_id] = _Process(self.root)
+            self._processes[process_id] = self._new_process()
         return self._processes[process_id]
 
-    def _place(self, path: str) -> tuple[int, str] | None:
-        """Return the folder's number and the name of a path, if it is below the root."""
+    def _new_process(self) -> _Process:
+        """Return a process that is seen before its parent's call returns, or the first one."""
+        for parent, call in self._unfinished.items():
+            if b" clone" in call or b"fork(" in call:
+                return _child(self._processes[parent], call)
+        return _Process(self.root)
+
+    def _entry(self, path: str) -> _Entry | None:
+        """Return the entry of a path, if it is below the root."""
         if not path.startswith(self.root + "/"):
             return None
         *parents, name = path.removeprefix(self.root + "/").split("/")
         folder = ROOT
         for parent in parents:
             folder = self.files.folders[folder][parent]
-        return folder, name
+        return _Entry(folder, name)
+
+    def _number(self, entry: _Entry) -> int:
+        """Return the number of the file or folder that has a name."""
+        return self.files.folders[entry.folder][entry.name]
 
     def _do(self, operation: Operation) -> None:
         self.operations.append(operation)
         match operation:
-            case Write():
-                self.files.contents[operation.file] = written(
-                    self.files.contents[operation.file], operation
-                )
+            case Write(file):
+                self.files.contents[file] = written(self.files.contents[file], operation)
             case Truncate(file, size):
                 self.files.contents[file] = truncated(self.files.contents[file], size)
             case _:
                 apply_to_names(self.files, operation)
 
-    def _new(self, place: tuple[int, str], *, is_folder: bool = False) -> int:
-        number, self._count = self._count, self._count + 1
+    def _new(self, entry: _Entry, *, is_folder: bool = False) -> int:
+        """Add an empty file or folder; return its number."""
+        number = self._count
+        self._count += 1
         if is_folder:
             self.files.folders[number] = {}
         else:
             self.files.contents[number] = b""
-        self._do(Enter(*place, number))
+        self._do(Enter(entry.folder, entry.name, number))
         return number
 
     # a system call each
@@ -354,44 +369,50 @@ class _TraceReader:
         if not path.startswith(self.root + "/"):
             return
         flags = b"O_CREAT|O_TRUNC" if call.name == "creat" else call.arguments
-        place = self._place(path)
-        assert place is not None
-        folder, name = place
-        number = self.files.folders[folder].get(name)
+        entry = self._entry(path)
+        assert entry is not None
+        number = self.files.folders[entry.folder].get(entry.name)
         if number is None:
             assert b"O_CREAT" in flags, f"{path} was opened, and has not been seen"
-            number = self._new(place)
+            number = self._new(entry)
         elif b"O_TRUNC" in flags and self.files.contents[number]:
             self._do(Truncate(number, 0))
         process.open_files[call.result] = _OpenFile(number, appends=b"O_APPEND" in flags)
 
     def _close(self, process: _Process, call: _Call) -> None:
-        process.open_files.pop(call.descriptors[0] if call.descriptors else -1, None)
+        if call.descriptors:
+            process.open_files.pop(call.descriptors[0], None)
+
+    def _opened(self, process: _Process, call: _Call) -> _OpenFile | None:
+        """Return the open file that a call is for, if it is below the root."""
+        return process.open_files.get(call.descriptors[0])
 
     def _dup(self, process: _Process, call: _Call) -> None:
-        opened = process.open_files.get(call.descriptors[0])
+        opened = self._opened(process, call)
         if opened is not None and (call.name != "fcntl" or b"F_DUPFD" in call.arguments):
             process.open_files[call.result] = opened
         elif call.name != "fcntl":
             process.open_files.pop(call.result, None)
 
     def _lseek(self, process: _Process, call: _Call) -> None:
-        if (opened := process.open_files.get(call.descriptors[0])) is not None:
+        opened = self._opened(process, call)
+        if opened is not None:
             opened.offset = call.result
 
     def _read(self, process: _Process, call: _Call) -> None:
         descriptor = int(call.arguments.split(b",", 1)[0], 0)
-        if (opened := process.open_files.get(descriptor)) is not None:
+        opened = process.open_files.get(descriptor)
+        if opened is not None:
             opened.offset += call.result
 
     def _write(self, process: _Process, call: _Call) -> None:
-        opened = process.open_files.get(call.descriptors[0])
+        opened = self._opened(process, call)
         if opened is None:
             return
         data = b"".join(call.strings)[: call.result]
         if call.name.startswith("p"):
-            behind_data = call.numbers[1:] if call.name == "pwrite64" else call.numbers[1:2]
-            self._do(Write(opened.number, behind_data[0], data))
+            offset = call.numbers[1]  # behind the number of bytes, or of buffers
+            self._do(Write(opened.number, offset, data))
             return
         self._append(opened, data)
 
@@ -403,73 +424,81 @@ class _TraceReader:
         opened.offset += len(data)
 
     def _copy(self, process: _Process, call: _Call) -> None:
-        first, second = DESCRIPTOR.findall(call.arguments)
+        source, target = DESCRIPTOR.findall(call.arguments)
         offsets = re.findall(rb"\[(\d+)\]", call.arguments)
         if call.name == "sendfile":
-            target, source = first, second
+            source, target = target, source
         else:
             assert not offsets, "copy_file_range with offsets is not covered"
-            source, target = first, second
-        opened = process.open_files.get(int(target[0]))
-        if opened is None:
+        target_descriptor, _ = target
+        opened_target = process.open_files.get(int(target_descriptor))
+        if opened_target is None:
             return
-        read = process.open_files.get(int(source[0]))
-        if read is not None:
-            content = self.files.contents[read.number]
+        source_descriptor, source_path = source
+        opened_source = process.open_files.get(int(source_descriptor))
+        if opened_source is not None:
+            content = self.files.contents[opened_source.number]
         else:
-            content = Path(os.fsdecode(_bytes(source[1]))).read_bytes()  # elsewhere, unchanged
+            content = Path(os.fsdecode(_bytes(source_path))).read_bytes()  # elsewhere, unchanged
         if offsets:
             start = int(offsets[0])
         else:
-            assert read is not None, "sendfile without an offset is not covered"
-            start, read.offset = read.offset, read.offset + call.result
-        self._append(opened, content[start : start + call.result])
+            assert opened_source is not None, "sendfile without an offset is not covered"
+            start = opened_source.offset
+            opened_source.offset += call.result
+        self._append(opened_target, content[start : start + call.result])
 
     def _ftruncate(self, process: _Process, call: _Call) -> None:
-        if (opened := process.open_files.get(call.descriptors[0])) is not None:
+        opened = self._opened(process, call)
+        if opened is not None:
             self._do(Truncate(opened.number, call.numbers[0]))
 
     def _truncate(self, process: _Process, call: _Call) -> None:
-        if (place := self._place(call.paths(process.folder)[0])) is not None:
-            self._do(Truncate(self.files.folders[place[0]][place[1]], call.numbers[0]))
+        entry = self._entry(call.paths(process.folder)[0])
+        if entry is not None:
+            self._do(Truncate(self._number(entry), call.numbers[0]))
 
     def _fallocate(self, process: _Process, call: _Call) -> None:
-        if (opened := process.open_files.get(call.descriptors[0])) is not None:
+        opened = self._opened(process, call)
+        if opened is not None:
             assert call.numbers[0] == 0, "fallocate with a mode is not covered"
             size = max(sum(call.numbers[1:]), len(self.files.contents[opened.number]))
             self._do(Truncate(opened.number, size))
 
     def _rename(self, process: _Process, call: _Call) -> None:
-        old, new = map(self._place, call.paths(process.folder))
-        if old is None and new is None:
+        old_entry, new_entry = map(self._entry, call.paths(process.folder))
+        if old_entry is None and new_entry is None:
             return
-        assert old is not None, "a file that comes from elsewhere is not covered"
-        assert new is not None, "a file that goes elsewhere is not covered"
-        target = self.files.folders[old[0]][old[1]]
+        assert old_entry is not None, "a file that comes from elsewhere is not covered"
+        assert new_entry is not None, "a file that goes elsewhere is not covered"
+        target = self._number(old_entry)
         if b"RENAME_EXCHANGE" in call.arguments:
-            self._do(Exchange(*old, *new, target, self.files.folders[new[0]][new[1]]))
+            self._do(Exchange(*old_entry, *new_entry, target, self._number(new_entry)))
         else:
-            self._do(Rename(*old, *new, target))
+            self._do(Rename(*old_entry, *new_entry, target))
 
     def _link(self, process: _Process, call: _Call) -> None:
-        old, new = map(self._place, call.paths(process.folder))
-        if new is not None:
-            assert old is not None, "a link to a file elsewhere is not covered"
-            self._do(Enter(*new, self.files.folders[old[0]][old[1]]))
+        old_entry, new_entry = map(self._entry, call.paths(process.folder))
+        if new_entry is not None:
+            assert old_entry is not None, "a link to a file elsewhere is not covered"
+            self._do(Enter(*new_entry, self._number(old_entry)))
 
     def _symlink(self, process: _Process, call: _Call) -> None:
         raise AssertionError("a symbolic link is not covered")
 
     def _unlink(self, process: _Process, call: _Call) -> None:
-        if (place := self._place(call.paths(process.folder)[0])) is not None:
-            self._do(Remove(*place))
+        entry = self._entry(call.paths(process.folder)[0])
+        if entry is not None:
+            self._do(Remove(entry.folder, entry.name))
 
     def _mkdir(self, process: _Process, call: _Call) -> None:
-        if (place := self._place(call.paths(process.folder)[0])) is not None:
-            self._new(place, is_folder=True)
+        entry = self._entry(call.paths(process.folder)[0])
+        if entry is not None:
+            self._new(entry, is_folder=True)
 
     def _fsync(self, process: _Process, call: _Call) -> None:
-        if (opened := process.open_files.get(call.descriptors[0])) is not None:
+        opened = self._opened(process, call)
+        if opened is not None:
             self._do(Sync(opened.number))
 
     def _sync(self, process: _Process, call: _Call) -> None:
@@ -478,10 +507,11 @@ class _TraceReader:
     def _mmap(self, process: _Process, call: _Call) -> None:
         if b"MAP_SHARED" not in call.arguments or b"PROT_WRITE" not in call.arguments:
             return
-        for number in call.descriptors:
-            if (opened := process.open_files.get(number)) is not None:
-                names = {number: path for path, number in self.files.tree()}
-                self.mapped.add(names.get(opened.number, "a file without a name"))
+        for descriptor in call.descriptors:
+            opened = process.open_files.get(descriptor)
+            if opened is not None:
+                paths_by_number = {number: path for path, number in self.files.tree()}
+                self.mapped.add(paths_by_number.get(opened.number, "a file without a name"))
 
     def _chdir(self, process: _Process, call: _Call) -> None:
         process.folder = call.paths(process.folder)[0]
@@ -495,7 +525,8 @@ def _child(parent: _Process, call: bytes) -> _Process:
     return parent if SHARES_FILES in call else _Process(parent.folder, dict(parent.open_files))
 
 
-_STEPS = {
+# the method that follows a system call, where it has another name
+_METHODS = {
     **dict.fromkeys(("openat", "creat"), "open"),
     **dict.fromkeys(("dup2", "dup3", "fcntl"), "dup"),
     **dict.fromkeys(("readv",), "read"),

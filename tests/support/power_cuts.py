@@ -57,8 +57,11 @@ from tests.support.tiny_models import write_tiny
 from tests.support.toy import PASSAGES, VOCABULARY, write_toy
 
 SUBSETS = 200  # random choices at each moment
-AGAIN = 40  # states of a case after which the command is run again
-KEPT, HALF, DROPPED = "kept", "half", "dropped"
+RERUNS = 40  # states of a case after which the command is run again
+# fates of an operation
+KEPT = "kept"
+HALF = "half"
+DROPPED = "dropped"
 
 
 # states of the disk
@@ -73,8 +76,8 @@ def flushed_by(operation: Operation) -> tuple[int, ...]:
     match operation:
         case Write(file=file) | Truncate(file=file):
             return (file,)
-        case Rename(folder=folder, new_folder=new) | Exchange(folder=folder, new_folder=new):
-            return tuple({folder, new})
+        case Rename() | Exchange():
+            return tuple({operation.folder, operation.new_folder})
         case Sync():
             return ()
         case _:
@@ -119,10 +122,10 @@ class States:
 
     def __init__(self, recording: Recording, seed: int = 1) -> None:
         self._operations = recording.operations
-        folders: dict[int, dict[str, int]] = {
+        empty_folders: dict[int, dict[str, int]] = {
             number: {} for number in recording.after.folders
-        } | recording.before.folders
-        self._start = Disk(Files(folders))
+        }
+        self._start = Disk(Files(empty_folders | recording.before.folders))
         self._first_contents = recording.before.contents
         self._contents: dict[tuple[int, Writes], bytes] = {}
         self._seed = seed
@@ -141,29 +144,30 @@ class States:
                 for number, fate in zip(moment.numbers, fates, strict=True):
                     disk.apply(number, self._operations[number], fate)
                 state = self._read(disk)
-                visible = frozenset(item for item in state.items() if not is_hidden(item[0]))
-                if (moment.is_last, visible) not in seen:
-                    seen.add((moment.is_last, visible))
+                visible = frozenset((path, state[path]) for path in state if not is_hidden(path))
+                key = (moment.is_last, visible)
+                if key not in seen:
+                    seen.add(key)
                     yield moment.is_last, state
 
     def _moments(self) -> Iterator[Moment]:
         """Yield the moments after all operations but flushes, which take states away."""
-        disk, first = self._start.copy(), 0
+        disk = self._start.copy()
+        end_of_disk = 0  # number of the first operation that is not surely on the disk
         to_flush: dict[int, set[int]] = {}  # files and folders, by number of the operation
-        last = len(self._operations) - 1
+        last_number = len(self._operations) - 1
         for number, operation in enumerate(self._operations):
             if isinstance(operation, Sync):
-                flushed = operation.target
-                for targets in to_flush.values():
-                    targets.intersection_update(() if flushed is None else targets - {flushed})
-                to_flush = {n: targets for n, targets in to_flush.items() if targets}
+                to_flush = _after_sync(to_flush, operation)
             else:
                 to_flush[number] = set(flushed_by(operation))
-            while first <= number and first not in to_flush:
-                disk.apply(first, self._operations[first], KEPT)
-                first += 1
-            if number == last or not isinstance(operation, Sync):
-                yield Moment(number == last, disk, list(range(first, number + 1)), set(to_flush))
+            while end_of_disk <= number and end_of_disk not in to_flush:
+                disk.apply(end_of_disk, self._operations[end_of_disk], KEPT)
+                end_of_disk += 1
+            is_last = number == last_number
+            if is_last or not isinstance(operation, Sync):
+                numbers = list(range(end_of_disk, number + 1))
+                yield Moment(is_last, disk, numbers, may_be_lost=set(to_flush))
 
     def _choices(self, moment: Moment) -> Iterator[tuple[str, ...]]:
         """Yield the fates of a moment's operations; all combinations if they are few."""
@@ -174,9 +178,9 @@ class States:
         all_kept = (KEPT,) * len(possible)
         yield all_kept
         yield tuple(fates[-1] for fates in possible)
-        for place, fates in enumerate(possible):
+        for position, fates in enumerate(possible):
             for fate in fates[1:]:
-                yield (*all_kept[:place], fate, *all_kept[place + 1 :])
+                yield (*all_kept[:position], fate, *all_kept[position + 1 :])
         draw = random.Random(f"{self._seed} {moment.numbers[-1]}")
         for _ in range(SUBSETS):
             yield tuple(map(draw.choice, possible))
@@ -191,8 +195,10 @@ class States:
     def _read(self, disk: Disk) -> State:
         state: State = {}
         for path, number in disk.files.tree():
-            is_folder = number in disk.files.folders
-            state[path] = None if is_folder else self._content(number, disk.writes.get(number, ()))
+            if number in disk.files.folders:
+                state[path] = None
+            else:
+                state[path] = self._content(number, disk.writes.get(number, ()))
         return state
 
     def _content(self, file: int, writes: Writes) -> bytes:
@@ -204,14 +210,24 @@ class States:
                 if isinstance(operation, Truncate):
                     content = truncated(content, operation.size)
                 elif isinstance(operation, Write):
-                    size = len(operation.data) // 2 if fate == HALF else len(operation.data)
-                    content = written(content, operation._replace(data=operation.data[:size]))
+                    data = operation.data
+                    if fate == HALF:
+                        data = data[: len(data) // 2]
+                    content = written(content, operation._replace(data=data))
             self._contents[file, writes] = content
         return self._contents[file, writes]
 
 
+def _after_sync(to_flush: Mapping[int, set[int]], sync: Sync) -> dict[int, set[int]]:
+    """Return what must still be flushed for each operation that a sync leaves unsure."""
+    if sync.target is None:
+        return {}
+    remaining = {number: targets - {sync.target} for number, targets in to_flush.items()}
+    return {number: targets for number, targets in remaining.items() if targets}
+
+
 def is_hidden(path: str) -> bool:
-    return any(part.startswith(".") for part in path.split("/"))
+    return any(name.startswith(".") for name in path.split("/"))
 
 
 # commands, and how their outputs are opened
@@ -224,10 +240,10 @@ class Case(NamedTuple):
     """A command that writes OUTPUT, and what a user reads from it."""
 
     command: list[str]
-    look: Mapping[str, Callable[[], Any]]  # part of the output -> what is read from it
-    again: str  # option with which the command is run once more
-    first: str = ""  # a case whose output is there before, and is replaced
-    reference: str = ""  # a case whose parts are right, too
+    readers: Mapping[str, Callable[[], Any]]  # part of the output -> what is read from it
+    rerun_option: str  # with which the command is run once more
+    replaced_case: str = ""  # a case whose output is there before, and is replaced
+    reference_case: str = ""  # a case whose parts are right, too
 
 
 OUTPUT = "new-output"  # a name that no message has by chance
@@ -263,11 +279,9 @@ def encoded_by(folder: str) -> Callable[[], Any]:
     return vectors
 
 
-VECTORS, TERMS, MODEL = (
-    {"hits": search_vectors},
-    {"hits": search_terms},
-    {"model": encoded_by(OUTPUT)},
-)
+VECTORS = {"hits": search_vectors}
+TERMS = {"hits": search_terms}
+MODEL = {"model": encoded_by(OUTPUT)}
 ON_TORCH = ["--set", "backend=torch"]  # which needs no time to compile a model
 ENCODE_PASSAGES = ["encode", "--model", "model", "--block-size", "2", *ON_TORCH]
 ENCODE_PASSAGES += ["--dtype", "float32", "--corpus"]
@@ -312,13 +326,13 @@ CASES = {
     "convert model --overwrite": Case(
         ["convert", "other-model", OUTPUT, "--to", "denserk"], MODEL, "--overwrite", "convert model"
     ),
-    "finetune": Case(FINETUNE, MODEL | CHECKPOINTS, "--resume", reference=KEEPS_ALL),
+    "finetune": Case(FINETUNE, MODEL | CHECKPOINTS, "--resume", reference_case=KEEPS_ALL),
     KEEPS_ALL: Case([*FINETUNE, "--set", "keep-checkpoints=0"], MODEL | CHECKPOINTS, "--resume"),
     "finetune --overwrite": Case(
         [*FINETUNE, "--lr", "0.01", "--set", "keep-checkpoints=0"],
         MODEL | CHECKPOINTS,
         "--overwrite",
-        first=KEEPS_ALL,
+        replaced_case=KEEPS_ALL,
     ),
 }
 
@@ -364,9 +378,9 @@ def run_forked(arguments: list[str]) -> tuple[int, str]:
             finally:
                 sys.stderr.flush()
                 os._exit(status)
-        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        _, wait_status = os.waitpid(child, 0)
         messages.seek(0)
-        return status, messages.read().decode()
+        return os.waitstatus_to_exitcode(wait_status), messages.read().decode()
 
 
 @contextmanager
@@ -398,8 +412,8 @@ class Outcome:
             f"{self.name}: {len(self.recording.operations)} operations",
             f"{self.recording.syncs} of them fsync",
             f"{self.tried:,} states, {self.distinct:,} distinct",
-            "opened: " + ", ".join(f"{n:,} {kind}" for kind, n in sorted(self.opened.items())),
-            "run again: " + ", ".join(f"{n:,} {k}" for k, n in sorted(self.run_again.items())),
+            f"opened: {listed(self.opened)}",
+            f"run again: {listed(self.run_again)}",
             f"{len(self.wrong)} wrong, {len(self.lost)} lost after the end",
         ]
         if self.recording.mapped:
@@ -407,19 +421,30 @@ class Outcome:
         return "; ".join(counts)
 
 
-def answers_of(case: Case) -> tuple[Answers, Answers]:
-    """Open every part of the output of a case; return the answers, and the errors."""
+def listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
+
+
+class Opened(NamedTuple):
+    """What the parts of an output answer, and the errors of those that cannot be opened."""
+
+    answers: Answers
+    errors: Answers
+
+
+def open_output(case: Case) -> Opened:
+    """Open every part of the output of a case."""
     answers: Answers = {}
     errors: Answers = {}
-    for part, look in case.look.items():
+    for part, read in case.readers.items():
         try:
-            answers[part] = json.dumps(look())
+            answers[part] = json.dumps(read())
         except DenserkError as error:
-            errors[part] = f"{error}"
-    return answers, errors
+            errors[part] = str(error)
+    return Opened(answers, errors)
 
 
-def cut_power(work: Path, name: str, again: int = AGAIN) -> Outcome:
+def cut_power(work: Path, name: str, reruns: int = RERUNS) -> Outcome:
     """Record a case in a prepared folder, and open every state that a power cut can leave.
 
     The command is run again in so many of them, chosen by chance.
@@ -429,43 +454,48 @@ def cut_power(work: Path, name: str, again: int = AGAIN) -> Outcome:
     shutil.copytree(work, stage)
     with working_in(stage):
         options = []
-        if case.first:
-            must_run(line_of(CASES[case.first]))
+        if case.replaced_case:
+            must_run(line_of(CASES[case.replaced_case]))
             options = ["--overwrite"]
-        allowed = [answers_of(case)[0]]
+        right_answers = [open_output(case).answers]
         environment = {**os.environ, **TEST_VARIABLES, "PYTHONPATH": str(Path(__file__).parents[2])}
         command = [sys.executable, "-m", "denserk", *line_of(case, *options)]
         outcome = Outcome(name, record(command, stage, environment))
-        new = answers_of(case)[0]
-        allowed.append(new)
-        if case.reference:
-            must_run([*line_of(CASES[case.reference]), "--overwrite"])
-            allowed.append(answers_of(case)[0])
-    states = States(outcome.recording)
-    after: list[State] = []
+        new_answers = open_output(case).answers
+        right_answers.append(new_answers)
+        if case.reference_case:
+            must_run([*line_of(CASES[case.reference_case]), "--overwrite"])
+            right_answers.append(open_output(case).answers)
+    possible_states = States(outcome.recording)
+    states: list[State] = []
     with TemporaryDirectory(dir=work.parent) as scratch:
-        for number, (ended, state) in enumerate(states):
+        for number, (has_ended, state) in enumerate(possible_states):
             folder = Path(scratch, f"{number}")
             with written_out(state, work, folder), working_in(folder):
-                _open(case, outcome, allowed, new, ended)
-            after.append(state)
-        outcome.tried, outcome.distinct = states.tried, len(after)
-        if again < len(after):
-            after = random.Random(1).sample(after, again)
-        for number, state in enumerate(after):
+                _open(case, outcome, right_answers, new_answers, has_ended)
+            states.append(state)
+        outcome.tried = possible_states.tried
+        outcome.distinct = len(states)
+        if reruns < len(states):
+            states = random.Random(1).sample(states, reruns)
+        for number, state in enumerate(states):
             folder = Path(scratch, f"again-{number}")
             with written_out(state, work, folder), working_in(folder):
-                _run_again(case, outcome, new)
+                _run_again(case, outcome, new_answers)
     shutil.rmtree(stage)
     return outcome
 
 
 def _open(
-    case: Case, outcome: Outcome, allowed: Sequence[Answers], new: Answers, ended: bool
+    case: Case,
+    outcome: Outcome,
+    right_answers: Sequence[Answers],
+    new_answers: Answers,
+    has_ended: bool,
 ) -> None:
     """Open a state, and count whether it is the old one, the new one, or an error."""
     try:
-        answers, errors = answers_of(case)
+        answers, errors = open_output(case)
     except Exception as error:  # noqa: BLE001 - what is no DenserkError is what is looked for
         outcome.wrong.append(f"{type(error).__name__}: {error}")
         return
@@ -473,30 +503,34 @@ def _open(
         if OUTPUT not in message:
             outcome.wrong.append(f"{part}: an error that does not name the file: {message}")
     for part, answer in answers.items():
-        if answer not in [right.get(part) for right in allowed]:
+        if answer not in [right.get(part) for right in right_answers]:
             outcome.wrong.append(f"{part}: an answer that is neither the old one nor the new one")
-    main_part = next(iter(case.look))
+    main_part = next(iter(case.readers))
     if main_part in errors:
-        kind = "error"
+        result = "error"
+    elif answers.get(main_part) == new_answers[main_part]:
+        result = "new"
     else:
-        kind = "new" if answers.get(main_part) == new[main_part] else "old"
-    if ended and answers != new:
-        outcome.lost.append(f"after the command had ended: {kind} {errors}")
-    outcome.opened[kind] += 1
+        result = "old"
+    if has_ended and answers != new_answers:
+        outcome.lost.append(f"after the command had ended: {result} {errors}")
+    outcome.opened[result] += 1
 
 
-def _run_again(case: Case, outcome: Outcome, new: Answers) -> None:
+def _run_again(case: Case, outcome: Outcome, new_answers: Answers) -> None:
     """Run the command again in a state: it comes to the new state, or names the file in its way."""
-    status, messages = run_forked(line_of(case, case.again))
+    status, messages = run_forked(line_of(case, case.rerun_option))
     if status != 0:
         outcome.run_again["error"] += 1
-        outcome.rejected.append(f"run again, status {status}: {messages}")
+        message = f"run again, status {status}: {messages}"
+        outcome.rejected.append(message)
         if OUTPUT not in messages or "Traceback" in messages or "internal error" in messages:
-            outcome.wrong.append(outcome.rejected[-1])
+            outcome.wrong.append(message)
         return
     outcome.run_again["new"] += 1
-    answers = answers_of(case)[0]
-    if {part: answers.get(part) for part in new} != new:  # an older checkpoint may be left
+    answers, _ = open_output(case)
+    # parts that are not in the new state may be left: an older checkpoint
+    if {part: answers.get(part) for part in new_answers} != new_answers:
         outcome.wrong.append("run again, the answer is another one")
 
 
@@ -519,22 +553,23 @@ def written_out(state: State, inputs: Path, folder: Path) -> Iterator[None]:
 
 
 def main(work: str, *names: str) -> int:
-    if reason := why_not():
+    reason = why_not()
+    if reason is not None:
         print(reason)  # noqa: T201
         return 1
     root = Path(work).absolute()
     root.mkdir(parents=True)
     prepare(root / "work")
-    wrong = 0
+    wrong_states = 0
     for name in names or CASES:
         start = time.monotonic()
         outcome = cut_power(root / "work", name)
-        wrong += len(outcome.wrong) + len(outcome.lost)
+        wrong_states += len(outcome.wrong) + len(outcome.lost)
         messages = [*outcome.wrong, *outcome.lost, *outcome.rejected]
         print(f"{outcome}; {time.monotonic() - start:.0f} s", flush=True)  # noqa: T201
         for message, count in Counter(messages).most_common(10):
             print(f"    {count:,} times: {message}", flush=True)  # noqa: T201
-    return 1 if wrong else 0
+    return 1 if wrong_states else 0
 
 
 if __name__ == "__main__":

@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-READERS, REBUILDS = 10, 10
+READERS = 10
+REBUILDS = 10
 STATES = ("one", "two")
 PASSAGES = 80  # of each state, so that files of one fit those of the other
 DIMENSION = 16
@@ -33,11 +34,15 @@ LOG = "log"
 
 
 class Kind(NamedTuple):
-    """What is rebuilt: the command for a state, and how readers of two sorts read it."""
+    """What is rebuilt: the command for a state, and the two ways in which readers read it."""
 
     rebuild: Callable[[str], list[str]]
     read: Callable[[], Any]
     read_otherwise: Callable[[], Any]
+
+    def reader(self, way: int) -> Callable[[], Any]:
+        """Return how readers of the way 0 or 1 read it."""
+        return self.read if way == 0 else self.read_otherwise
 
 
 class Failed(Exception):
@@ -63,13 +68,15 @@ def searched(*words: str) -> bytes:
 
 def opened_and_searched(kind: str) -> Any:
     """Return what an index finds that was opened in Python a while before."""
-    import denserk as package
+    from denserk import BM25, Index
 
-    index = (package.BM25 if kind == "bm25" else package.Index).open("../folder")
-    time.sleep(0.05)  # a rebuild or more
     if kind == "bm25":
-        hits = index.search("../queries.tsv", hits=20)
+        bm25 = BM25.open("../folder")
+        time.sleep(0.05)  # a rebuild or more
+        hits = bm25.search("../queries.tsv", hits=20)
     else:
+        index = Index.open("../folder")
+        time.sleep(0.05)  # a rebuild or more
         hits = index.search(np.load("../queries.npy"), hits=20)
     return json.dumps({qid: list(scores.items()) for qid, scores in hits.items()})
 
@@ -85,15 +92,15 @@ def encoded() -> Any:
     encode = ["encode", "--model", "../folder", "--topics", "../queries.tsv"]
     denserk(*encode, *ON_TORCH, "--output", "vectors", "--overwrite")
     manifest = json.loads(Path("vectors/manifest.json").read_bytes())
-    made_by = manifest["made_from"]["model"]["fingerprint"]
-    return made_by, Path("vectors/block-00000.npy").read_bytes()
+    fingerprint = manifest["made_from"]["model"]["fingerprint"]
+    return fingerprint, Path("vectors/block-00000.npy").read_bytes()
 
 
 def loaded() -> Any:
     """Return vectors of the model that is rebuilt, which is loaded in Python."""
-    import denserk as package
+    from denserk import Encoder
 
-    encoder = package.Encoder.load("../folder", device="cpu", backend="torch", dtype="float32")
+    encoder = Encoder.load("../folder", device="cpu", backend="torch", dtype="float32")
     return encoder.encode_queries(["the old river", "a boat"]).tobytes()
 
 
@@ -157,78 +164,108 @@ def write_inputs(work: Path) -> None:
     draw = np.random.default_rng(7)
     for number, state in enumerate(STATES):
         vectors = draw.normal(size=(PASSAGES, DIMENSION)).astype(np.float32)
-        with (work / f"{state}.jsonl").open("w") as out:
-            for row, vector in enumerate(vectors.tolist()):
-                out.write(json.dumps({"id": f"{state}{row}", "vector": vector}) + "\n")
-        with (work / f"{state}-corpus.jsonl").open("w") as out:
-            for row in range(PASSAGES):
-                text = " ".join(draw.choice(WORDS, 12).tolist())
-                out.write(json.dumps({"_id": f"{state}{row}", "text": text}) + "\n")
+        passages = [
+            {"id": f"{state}{row}", "vector": vector} for row, vector in enumerate(vectors.tolist())
+        ]
+        write_jsonl(work / f"{state}.jsonl", passages)
+        texts = [" ".join(draw.choice(WORDS, 12).tolist()) for _ in range(PASSAGES)]
+        corpus = [{"_id": f"{state}{row}", "text": text} for row, text in enumerate(texts)]
+        write_jsonl(work / f"{state}-corpus.jsonl", corpus)
         write_tiny(work / f"model-{state}", "bert", VOCABULARY, seed=number)
-    queries = draw.normal(size=(5, DIMENSION)).astype(np.float32)
-    np.save(work / "queries.npy", queries)
-    with (work / "queries.jsonl").open("w") as out:
-        for row, vector in enumerate(queries.tolist()):
-            out.write(json.dumps({"qid": f"q{row}", "vector": vector}) + "\n")
-    texts = (" ".join(draw.choice(WORDS, 3).tolist()) for _ in range(5))
-    (work / "queries.tsv").write_text("".join(f"q{n}\t{text}\n" for n, text in enumerate(texts)))
+    query_vectors = draw.normal(size=(5, DIMENSION)).astype(np.float32)
+    np.save(work / "queries.npy", query_vectors)
+    queries = [
+        {"qid": f"q{row}", "vector": vector} for row, vector in enumerate(query_vectors.tolist())
+    ]
+    write_jsonl(work / "queries.jsonl", queries)
+    with (work / "queries.tsv").open("w") as out:
+        for row in range(5):
+            out.write(f"q{row}\t{' '.join(draw.choice(WORDS, 3).tolist())}\n")
 
 
-def keep_rebuilding(work: Path, rounds: int, gate: Any, over: Any, answers: Any) -> None:
+def write_jsonl(path: Path, records: Iterable[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+Answers = list[str]  # of readers of the two ways
+
+
+class Shared(NamedTuple):
+    """What the processes share."""
+
+    gate: Any  # a barrier for all of them
+    is_over: Any  # an event: the folder of a round is no longer rebuilt
+    expected: Any  # a queue of the right answers by kind and state, once for each reader
+    counts: Any  # a queue of a `Count` of each reader in each round
+
+
+class Count(NamedTuple):
+    """How often a reader got each answer in a round."""
+
+    round_number: int
+    kind: str
+    answers: Counter[str]
+
+
+def keep_rebuilding(work: Path, rounds: int, shared: Shared) -> None:
     """Rebuild the folder of each round; first send what each reader must answer in each state."""
     write_inputs(work)
     enter(work, "writer")
-    expected: dict[str, dict[str, list[Any]]] = {}
-    for kind in list(KINDS)[:rounds]:
-        expected[kind] = {}
-        for state in STATES:
-            shutil.rmtree("../folder", ignore_errors=True)
-            rebuild(kind, state)
-            readers = (KINDS[kind].read, KINDS[kind].read_otherwise)
-            expected[kind][state] = [repr(read()) for read in readers]
-        assert expected[kind]["one"] != expected[kind]["two"]
+    expected = expected_answers(list(KINDS)[:rounds])
     for _ in range(READERS):
-        answers.put(expected)
+        shared.expected.put(expected)
     for number in range(rounds):
         kind = list(KINDS)[number % len(KINDS)]
         shutil.rmtree("../folder", ignore_errors=True)
         rebuild(kind, "two")
-        gate.wait()  # the folder is there
-        gate.wait()  # every reader has imported what it needs
-        for times in range(REBUILDS):
-            rebuild(kind, STATES[times % 2])
-        over.set()
-        gate.wait()
-        over.clear()
+        shared.gate.wait()  # the folder is there
+        shared.gate.wait()  # every reader has imported what it needs
+        for rebuild_number in range(REBUILDS):
+            rebuild(kind, STATES[rebuild_number % 2])
+        shared.is_over.set()
+        shared.gate.wait()
+        shared.is_over.clear()
     remains = [path.name for path in work.iterdir() if path.name.startswith(".")]
     assert not remains, remains
 
 
-def keep_reading(
-    work: Path, number: int, rounds: int, gate: Any, over: Any, answers: Any, counts: Any
-) -> None:
+def expected_answers(kinds: Iterable[str]) -> dict[str, dict[str, Answers]]:
+    """Return what readers answer by kind and state, while nothing is rebuilt."""
+    expected: dict[str, dict[str, Answers]] = {}
+    for kind in kinds:
+        expected[kind] = {}
+        for state in STATES:
+            shutil.rmtree("../folder", ignore_errors=True)
+            rebuild(kind, state)
+            expected[kind][state] = [repr(KINDS[kind].reader(way)()) for way in (0, 1)]
+        assert expected[kind]["one"] != expected[kind]["two"]
+    return expected
+
+
+def keep_reading(work: Path, number: int, rounds: int, shared: Shared) -> None:
     """Read the folder of each round until it is no longer rebuilt, and count the answers."""
     enter(work, f"reader{number}")
-    expected = answers.get()
+    expected = shared.expected.get()
     pause = random.Random(number)
-    for done in range(rounds):
-        kind = list(KINDS)[done % len(KINDS)]
-        sort = number % 2
-        read = (KINDS[kind].read, KINDS[kind].read_otherwise)[sort]
-        gate.wait()
+    way = number % 2
+    for round_number in range(rounds):
+        kind = list(KINDS)[round_number % len(KINDS)]
+        read = KINDS[kind].reader(way)
+        expected_by_state = {state: expected[kind][state][way] for state in STATES}
+        shared.gate.wait()
         read()
-        gate.wait()
-        is_over = False
-        counted: Counter[str] = Counter()
-        while not is_over:
-            is_over = over.is_set()
-            counted[answer_of(read, sort, expected[kind])] += 1
+        shared.gate.wait()
+        is_last = False
+        answers: Counter[str] = Counter()
+        while not is_last:
+            is_last = shared.is_over.is_set()
+            answers[answer_of(read, expected_by_state)] += 1
             time.sleep(pause.uniform(0, 0.3))
-        counts.put((done, kind, counted))
-        gate.wait()
+        shared.counts.put(Count(round_number, kind, answers))
+        shared.gate.wait()
 
 
-def answer_of(read: Callable[[], Any], sort: int, expected: dict[str, list[Any]]) -> str:
+def answer_of(read: Callable[[], Any], expected_by_state: dict[str, str]) -> str:
     """Return the state that a reader has read, or the error, without what changes in it."""
     from denserk.errors import DenserkError
 
@@ -238,43 +275,58 @@ def answer_of(read: Callable[[], Any], sort: int, expected: dict[str, list[Any]]
         if "is being rewritten" in str(error):
             return "is being rewritten"
         return f"WRONG ERROR {error}"
-    states = [state for state in STATES if expected[state][sort] == answer]
-    return states[0] if states else f"MIXED {answer[:300]}"
+    for state, expected in expected_by_state.items():
+        if answer == expected:
+            return state
+    return f"MIXED {answer[:300]}"
 
 
 def main(work: str, rounds: str = "50") -> int:
     os.environ["OMP_NUM_THREADS"] = "1"  # the same last bits in every process
-    root, total = Path(work).absolute(), int(rounds)
+    root = Path(work).absolute()
     root.mkdir(parents=True)
     context = multiprocessing.get_context("spawn")
-    gate, over = context.Barrier(READERS + 1), context.Event()
-    answers, counts = context.Queue(), context.Queue()
-    writer = context.Process(target=keep_rebuilding, args=(root, total, gate, over, answers))
-    writer.start()
-    readers = [
-        context.Process(target=keep_reading, args=(root, n, total, gate, over, answers, counts))
-        for n in range(READERS)
-    ]
-    for reader in readers:
-        reader.start()
-    totals: Counter[tuple[str, str]] = Counter()
-    received = 0
-    while received < total * READERS and not has_failed([writer, *readers]):
-        with suppress(queue.Empty):
-            done, kind, counted = counts.get(timeout=1)
-            received += 1
-            totals += Counter({(kind, answer): times for answer, times in counted.items()})
-            if received % READERS == 0:
-                print(f"round {done + 1}, {kind}: {totals.total()} answers", flush=True)  # noqa: T201
-    if received < total * READERS:
-        gate.abort()  # the others wait for the one that failed
-    for process in (writer, *readers):
+    shared = Shared(
+        gate=context.Barrier(READERS + 1),
+        is_over=context.Event(),
+        expected=context.Queue(),
+        counts=context.Queue(),
+    )
+    arguments = (int(rounds), shared)
+    processes = [context.Process(target=keep_rebuilding, args=(root, *arguments))]
+    for number in range(READERS):
+        processes.append(context.Process(target=keep_reading, args=(root, number, *arguments)))
+    for process in processes:
+        process.start()
+    counts = received_counts(int(rounds), shared, processes)
+    is_complete = len(counts) == int(rounds) * READERS
+    if not is_complete:
+        shared.gate.abort()  # the others wait for the one that failed
+    for process in processes:
         process.join()
+    totals: Counter[tuple[str, str]] = Counter()
+    for count in counts:
+        for answer, times in count.answers.items():
+            totals[count.kind, answer] += times
     for (kind, answer), times in sorted(totals.items()):
         print(f"{kind}: {times} times {answer}")  # noqa: T201
-    failed = has_failed([writer, *readers])
-    wrong = any(answer.startswith(("MIXED", "WRONG")) for _, answer in totals)
-    return int(failed or wrong or received < total * READERS)
+    is_wrong = any(answer.startswith(("MIXED", "WRONG")) for _, answer in totals)
+    return int(is_wrong or not is_complete or has_failed(processes))
+
+
+def received_counts(rounds: int, shared: Shared, processes: Iterable[Any]) -> list[Count]:
+    """Return the counts of all readers in all rounds; fewer if a process fails."""
+    counts: list[Count] = []
+    answers = 0
+    while len(counts) < rounds * READERS and not has_failed(processes):
+        with suppress(queue.Empty):
+            count = shared.counts.get(timeout=1)
+            counts.append(count)
+            answers += count.answers.total()
+            if len(counts) % READERS == 0:
+                message = f"round {count.round_number + 1}, {count.kind}: {answers} answers"
+                print(message, flush=True)  # noqa: T201
+    return counts
 
 
 def has_failed(processes: Iterable[Any]) -> bool:

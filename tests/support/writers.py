@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.support.finetuning import write_examples
-from tests.support.kills import clear, state
+from tests.support.kills import clear, contents_of_output
 from tests.support.tiny_models import write_tiny
 from tests.support.toy import VOCABULARY, write_toy
 
 PASSAGES = 200
-OUTPUT = "out-k"  # the name that `state` takes for an output
+OUTPUT = "new-output"  # a name that no other file has
 BUSY = "is being written by"
 
 
@@ -87,7 +87,7 @@ def written_alone(work: Path, writers: Writers) -> list[dict[str, Any]]:
 
 def comparable(work: Path) -> dict[str, Any]:
     """Return the bytes of the output and of what lies beside it, without times."""
-    files = state(work, OUTPUT)
+    files = contents_of_output(work, OUTPUT)
     for name, content in files.items():
         if name.endswith("config.yaml"):
             # whether the command was given --overwrite is no difference

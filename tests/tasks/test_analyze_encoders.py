@@ -1,6 +1,5 @@
 import csv
 import time
-from math import sqrt
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage
 from denserk.tasks.analyze.query_latency import query_latency
 from denserk.tasks.analyze.sentence_similarity import sentence_similarity
-from tests.support.toy import QUERIES
 from tests.support.training_examples import jsonl
 
 PAIRS = [
@@ -32,123 +30,160 @@ TRIPLETS = [
 
 
 def write_pairs(path, pairs=PAIRS):
-    path.write_text("".join(f"{a}\t{b}\t{label}\n" for a, b, label in pairs))
+    path.write_text("".join(f"{left}\t{right}\t{label}\n" for left, right, label in pairs))
     return str(path)
 
 
-def vectors_of(folder, texts, **representation):
-    encoder = TextEncoder(str(folder), representation)
+def vectors_of(folder, texts, representation="cls"):
+    encoder = TextEncoder(str(folder), {"representation": representation})
     return encoder.encode_passages([Passage("", text) for text in texts]).astype(np.float64)
 
 
-def measured(data, *models, output=None, **more):
+def measure(data, *models, representation=None, output=None):
     settings = SentenceSimilaritySettings(model=tuple(map(str, models)), data=data, output=output)
-    return sentence_similarity(settings, ModelOptions(**more))
+    return sentence_similarity(settings, ModelOptions(representation or {}))
 
 
 @pytest.mark.parametrize("representation", ["cls", "mean"])
-def test_pairs(tiny, tmp_path, representation):
+def test_pairs_are_correlated_with_their_labels(tiny, tmp_path, representation):
     data = write_pairs(tmp_path / "pairs.tsv")
-    made = {"representation": representation}
-    (found,) = measured(data, f"a={tiny()}", representation=made)
+    (row,) = measure(data, f"tiny={tiny()}", representation={"representation": representation})
     cosines = []
-    for a, b, _ in PAIRS:
-        one, other = vectors_of(tiny(), (a, b), representation=representation)
-        cosines.append(round(one @ other / sqrt((one @ one) * (other @ other)), 5))
-    expected = spearmanr(cosines, [label for _, _, label in PAIRS]).statistic
-    assert found.pop("value") == pytest.approx(expected)
-    assert list(found.values()) == ["a", str(tiny()), data, "pairs", 5, "spearman"]
+    labels = []
+    for left_text, right_text, label in PAIRS:
+        left, right = vectors_of(tiny(), (left_text, right_text), representation)
+        cosine = left @ right / (np.linalg.norm(left) * np.linalg.norm(right))
+        cosines.append(round(cosine, 5))
+        labels.append(label)
+    assert row == {
+        "label": "tiny",
+        "model": str(tiny()),
+        "data": data,
+        "kind": "pairs",
+        "count": 5,
+        "measure": "spearman",
+        "value": pytest.approx(spearmanr(cosines, labels).statistic),
+    }
 
 
-def test_triplets(tiny, tmp_path):
-    names = ("anchor", "positive", "negative")
-    rows = (dict(zip(names, texts, strict=True)) for texts in TRIPLETS)
-    (found,) = measured(jsonl(tmp_path / "triplets.jsonl", rows), tiny())
-    right = 0
+def test_a_triplet_is_right_if_the_positive_is_nearer(tiny, tmp_path):
+    triplets = []
+    right_count = 0
     for texts in TRIPLETS:
+        triplets.append(dict(zip(("anchor", "positive", "negative"), texts, strict=True)))
         anchor, positive, negative = vectors_of(tiny(), texts)
-        right += np.linalg.norm(anchor - positive) < np.linalg.norm(anchor - negative)
-    assert found["value"] == right / 3 < 1  # the second one is wrong for any model
-    assert list(found.values())[3:6] == ["triplets", 3, "accuracy"]
+        right_count += np.linalg.norm(anchor - positive) < np.linalg.norm(anchor - negative)
+    (row,) = measure(jsonl(tmp_path / "triplets.jsonl", triplets), tiny())
+    assert right_count < 3  # the second one is wrong for any model
+    assert row["value"] == right_count / 3
+    assert (row["kind"], row["count"], row["measure"]) == ("triplets", 3, "accuracy")
 
 
-def test_a_table_of_several_models(tiny, tmp_path):
-    data, out = write_pairs(tmp_path / "pairs.tsv"), tmp_path / "table.csv"
-    models = (str(tiny()), str(tiny(seed=8)))
-    found = measured(data, *models, output=str(out))
-    rows = list(csv.DictReader(out.read_text().splitlines()))
-    assert [row["model"] for row in rows] == list(models)
-    assert [float(row["value"]) for row in rows] == pytest.approx([r["value"] for r in found])
+def test_several_models_are_rows_of_a_table(tiny, tmp_path):
+    data = write_pairs(tmp_path / "pairs.tsv")
+    table = tmp_path / "table.csv"
+    rows = measure(data, tiny(seed=7), tiny(seed=8), output=str(table))
+    lines = list(csv.DictReader(table.read_text().splitlines()))
+    assert [line["model"] for line in lines] == [str(tiny(seed=7)), str(tiny(seed=8))]
+    values = [row["value"] for row in rows]
+    assert [float(line["value"]) for line in lines] == pytest.approx(values)
+
+
+def test_of_several_vectors_the_one_that_encodes_queries_counts(tiny, tmp_path):
+    data = write_pairs(tmp_path / "pairs.tsv")
+    (last_layer,) = measure(data, tiny())
     several = {"representation": "mlr", "reduction": "multi-vector", "layers": [2, 1]}
-    (by_query,) = measured(data, models[0], representation=several)
-    assert by_query["value"] == found[0]["value"]  # the vector that encodes queries
+    (several_layers,) = measure(data, tiny(), representation=several)
+    assert several_layers["value"] == last_layer["value"]
 
 
-def test_labels_that_are_all_the_same(tiny, tmp_path):
+def test_labels_that_are_all_the_same_are_rejected(tiny, tmp_path):
     data = write_pairs(tmp_path / "pairs.tsv", [("a cat", "a dog", 3.0), ("sun", "moon", 3.0)])
-    with pytest.raises(InputError, match="found only the label 3; expected labels that differ"):
-        measured(data, tiny())
-
-
-IDS = list(QUERIES)
+    with pytest.raises(InputError, match="only the label 3"):
+        measure(data, tiny())
 
 
 @pytest.fixture
-def timed(toy, tmp_path):
-    def latency(*models, compute=None, **more):
-        chosen = {"warm_up": 0, "output": str(tmp_path / "l.csv"), **more}
-        models = tuple(map(str, models))
-        settings = QueryLatencySettings(model=models, topics=str(toy / "queries.tsv"), **chosen)
-        return query_latency(
-            settings, ModelOptions(compute=compute or ComputeSettings(device="cpu"))
+def measure_latency(toy, tmp_path):
+    """`measure_latency(folder, ...)`: the times of models on the toy queries, on a CPU."""
+
+    def measured(*models, warm_up=0, batch_size=None):
+        settings = QueryLatencySettings(
+            model=tuple(map(str, models)),
+            topics=str(toy / "queries.tsv"),
+            warm_up=warm_up,
+            output=str(tmp_path / "latency.csv"),
         )
+        compute = ComputeSettings(device="cpu", batch_size=batch_size)
+        return query_latency(settings, ModelOptions(compute=compute))
 
-    return latency
+    return measured
 
 
 @pytest.fixture
-def encoded(monkeypatch):
-    """The ids of the queries of every call, by the folder of the model."""
+def encoder_calls(monkeypatch):
+    """The folder of the model and the ids of the queries of every call."""
     calls = []
-    whole = TextEncoder.encode_queries
+    encode_queries = TextEncoder.encode_queries
 
-    def watched(self, queries):
+    def encode_and_note(self, queries):
         calls.append((self.name, [query.qid for query in queries]))
-        return whole(self, queries)
+        return encode_queries(self, queries)
 
-    monkeypatch.setattr(TextEncoder, "encode_queries", watched)
+    monkeypatch.setattr(TextEncoder, "encode_queries", encode_and_note)
     return calls
 
 
-def test_every_query_is_encoded_alone_after_the_warm_up(tiny, timed, encoded):
-    models = (tiny(), tiny(seed=8))
-    found = timed(*models, warm_up=4)
-    once = [[qid] for qid in [*IDS, IDS[0], *IDS]]
-    assert encoded == [(str(model), qids) for model in models for qids in once]
-    for each in found:
-        assert 0 < each["p1_ms"] <= each["p50_ms"] <= each["p99_ms"]
-        assert (each["device"], each["threads"]) == ("cpu", torch.get_num_threads())
+def test_every_query_is_encoded_alone_after_the_warm_up(tiny, measure_latency, encoder_calls):
+    rows = measure_latency(tiny(seed=7), tiny(seed=8), warm_up=4)
+    warm_up = [["q1"], ["q2"], ["q3"], ["q1"]]
+    timed = [["q1"], ["q2"], ["q3"]]
+    expected_calls = []
+    for folder in (tiny(seed=7), tiny(seed=8)):
+        expected_calls += [(str(folder), qids) for qids in warm_up + timed]
+    assert encoder_calls == expected_calls
+    for row in rows:
+        assert 0 < row["p1_ms"] <= row["p50_ms"] <= row["p99_ms"]
+        assert row["device"] == "cpu"
+        assert row["threads"] == torch.get_num_threads()
 
 
-@pytest.mark.parametrize(("size", "batches"), [(2, [IDS[:2]]), (4, [IDS])])
-def test_batches_of_one_size(tiny, timed, encoded, size, batches):
-    (found,) = timed(tiny(), compute=ComputeSettings(device="cpu", batch_size=size))
-    assert [qids for _, qids in encoded] == batches
-    assert found["queries"] == len(batches[0])
+@pytest.mark.parametrize(("batch_size", "qids"), [(2, ["q1", "q2"]), (4, ["q1", "q2", "q3"])])
+def test_only_whole_batches_are_timed(tiny, measure_latency, encoder_calls, batch_size, qids):
+    (row,) = measure_latency(tiny(), batch_size=batch_size)
+    assert encoder_calls == [(str(tiny()), qids)]
+    assert row["queries"] == len(qids)
 
 
-def test_times_are_milliseconds(tiny, toy, timed, tmp_path, monkeypatch):
-    clock, step = [0.0], iter([0.004, 0.001, 0.002])
+class Clock:
+    """A clock on which encoding takes 4, 1 and 2 milliseconds."""
+
+    def __init__(self):
+        self.seconds = 0.0
+        self.durations = iter([0.004, 0.001, 0.002])
 
     def encode(self, queries):
-        clock[0] += next(step)
+        self.seconds += next(self.durations)
 
-    monkeypatch.setattr(TextEncoder, "encode_queries", encode)
-    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    timed(f"m={tiny()}")
-    header, row = csv.reader((tmp_path / "l.csv").read_text().splitlines())
-    names = "label model topics queries seed warm_up batch_size device threads dtype dimension"
-    assert header == [*names.split(), "p1_ms", "p50_ms", "p99_ms", "mean_ms"]
-    given = ["m", str(tiny()), str(toy / "queries.tsv"), "3", "42", "0", "1", "cpu"]
-    assert row[:11] == [*given, str(torch.get_num_threads()), "float32", "16"]
-    assert list(map(float, row[11:])) == pytest.approx([1, 2, 4, 7 / 3], abs=1e-6)
+
+def test_times_are_written_in_milliseconds(tiny, toy, measure_latency, tmp_path, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(TextEncoder, "encode_queries", clock.encode)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.seconds)
+    measure_latency(f"tiny={tiny()}")
+    (row,) = csv.DictReader((tmp_path / "latency.csv").read_text().splitlines())
+    times = [float(row.pop(name)) for name in ("p1_ms", "p50_ms", "p99_ms", "mean_ms")]
+    assert times == pytest.approx([1, 2, 4, 7 / 3], abs=1e-6)
+    assert list(row.items()) == [
+        ("label", "tiny"),
+        ("model", str(tiny())),
+        ("topics", str(toy / "queries.tsv")),
+        ("queries", "3"),
+        ("seed", "42"),
+        ("warm_up", "0"),
+        ("batch_size", "1"),
+        ("device", "cpu"),
+        ("threads", str(torch.get_num_threads())),
+        ("dtype", "float32"),
+        ("dimension", "16"),
+    ]

@@ -115,23 +115,25 @@ def test_a_single_vector_is_rejected(tiny, count_wins, representation):
         count_wins(tiny(), representation)
 
 
+def write(path, text):
+    """Write a text into a file and return its path; None without a text."""
+    if text is None:
+        return None
+    path.write_text(text)
+    return str(path)
+
+
 @pytest.fixture
 def pairs_of(toy):
     """`pairs_of(qrels=TEXT, run=TEXT)`: pairs of query and passage, by set of pairs."""
 
     def chosen(qrels=None, run=None, **options):
-        files = {}
-        if qrels is not None:
-            (toy / "judgments.txt").write_text(qrels)
-            files["qrels"] = str(toy / "judgments.txt")
-        if run is not None:
-            (toy / "run.trec").write_text(run)
-            files["run"] = str(toy / "run.trec")
         settings = WinningVectorSettings(
             model=("unread",),
             topics=str(toy / "queries.tsv"),
             corpus=str(toy / "corpus.jsonl"),
-            **files,
+            qrels=write(toy / "judgments.txt", qrels),
+            run=write(toy / "run.trec", run),
             **options,
         )
         pairs = choose_pairs(settings, None, DETECTED)

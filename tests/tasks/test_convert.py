@@ -7,7 +7,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from denserk.commands.app import run
-from denserk.config.encoding import VectorFormat
 from denserk.config.formats import ConversionSettings, Kind, RunFormat, TrainingFormat
 from denserk.errors import InputError, ModelError, UsageError
 from denserk.io.corpus import read_passages
@@ -27,18 +26,25 @@ from tests.support.toy import PASSAGES, QUERIES
 from tests.support.training_examples import jsonl, write_expansions
 
 
-def turn(source, target, to=None, **settings):
-    return convert(str(source), str(target), ConversionSettings(to_format=to, **settings))
+def convert_file(source, target, to_format=None, **settings):
+    conversion = ConversionSettings(to_format=to_format, **settings)
+    return convert(str(source), str(target), conversion)
 
 
 def test_a_corpus_with_its_generated_queries(toy, tmp_path):
     write_expansions(tmp_path / "e", [Expansion("d2", ("who?", "where?"), ("no",))])
-    turn(toy / "corpus.jsonl", tmp_path / "c.jsonl", "beir", expansions=str(tmp_path / "e"))
-    texts = {d: text for d, (_, text) in PASSAGES.items()}
-    texts["d2"] += " who? where?"
-    assert {p.docid: p.text for p in read_passages(str(tmp_path / "c.jsonl"))} == texts
+    convert_file(toy / "corpus.jsonl", tmp_path / "c.jsonl", "beir", expansions=str(tmp_path / "e"))
+    expected = {docid: text for docid, (_, text) in PASSAGES.items()}
+    expected["d2"] += " who? where?"
+    passages = read_passages(str(tmp_path / "c.jsonl"))
+    assert {passage.docid: passage.text for passage in passages} == expected
+
+
+def test_options_of_another_kind(toy, tmp_path):
     with pytest.raises(UsageError, match="--expansions, --average: not used by queries"):
-        turn(toy / "queries.tsv", tmp_path / "q", kind=Kind.QUERIES, expansions="e", average=("m",))
+        convert_file(
+            toy / "queries.tsv", tmp_path / "q", kind=Kind.QUERIES, expansions="e", average=("m",)
+        )
 
 
 DOCUMENTS = {
@@ -50,7 +56,10 @@ DOCUMENTS = {
 
 @pytest.fixture
 def documents(tmp_path):
-    records = [{"_id": d, "title": d.upper(), "text": t, "url": d} for d, t in DOCUMENTS.items()]
+    records = [
+        {"_id": docid, "title": docid.upper(), "text": text, "url": docid}
+        for docid, text in DOCUMENTS.items()
+    ]
     return Path(jsonl(tmp_path / "corpus.jsonl", records))
 
 
@@ -81,7 +90,7 @@ def documents(tmp_path):
 )
 def test_documents_are_split_into_passages(settings, passages, documents, tmp_path, caplog):
     target = tmp_path / "passages.jsonl"
-    result = turn(documents, target, **settings)
+    result = convert_file(documents, target, **settings)
     assert (result.format, result.count) == ("beir", 5)
     written = list(read_passages(str(target)))
     assert {passage.docid: passage.text for passage in written} == passages
@@ -96,9 +105,10 @@ def test_documents_are_split_into_passages(settings, passages, documents, tmp_pa
 
 
 def test_an_id_with_the_delimiter_leaves_nothing_behind(tmp_path):
-    source = jsonl(tmp_path / "corpus.jsonl", [{"_id": d, "text": "a b"} for d in ("d1", "d#2")])
+    records = [{"_id": docid, "text": "a b"} for docid in ("d1", "d#2")]
+    source = jsonl(tmp_path / "corpus.jsonl", records)
     with pytest.raises(InputError, match="the document id 'd#2'") as caught:
-        turn(source, tmp_path / "passages.jsonl", split_words=1)
+        convert_file(source, tmp_path / "passages.jsonl", split_words=1)
     assert "--set max-passage-delimiter" in str(caught.value.hint)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
 
@@ -106,12 +116,12 @@ def test_an_id_with_the_delimiter_leaves_nothing_behind(tmp_path):
 def test_words_without_spaces_between_are_warned_of(tmp_path, caplog):
     text = "川は南に流れる。" * 5
     source = jsonl(tmp_path / "corpus.jsonl", [{"_id": "d", "text": text}])
-    turn(source, tmp_path / "words.jsonl", "beir", split_words=2)
+    convert_file(source, tmp_path / "words.jsonl", "beir", split_words=2)
     (warning,) = warnings_of(caplog)
     assert "words of 40 characters on average" in warning
     assert "--split-sentences" in warning
     caplog.clear()
-    assert turn(source, tmp_path / "passages.jsonl", split_sentences=2).count == 3
+    assert convert_file(source, tmp_path / "passages.jsonl", split_sentences=2).count == 3
     assert warnings_of(caplog) == []
 
 
@@ -128,122 +138,164 @@ def test_split_documents_are_searched_and_evaluated_by_document(documents, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("source", "kind", "home"),
+    ("source", "kind", "source_format"),
     [
         ("corpus.jsonl", Kind.CORPUS, "tevatron"),
         ("queries.tsv", Kind.QUERIES, "tsv"),
         ("qrels.txt", Kind.QRELS, "trec"),
     ],
 )
-def test_every_format_of_a_collection_gives_the_same_records(source, kind, home, toy, tmp_path):
-    there, back = tmp_path / "there", tmp_path / "back.tsv"
-    expected = turn(toy / source, tmp_path / "expected", home, kind=kind)
-    for form in CONVERSIONS[kind].formats:
-        turn(toy / source, there, form, kind=kind)
-        assert turn(there, back, home, from_format=form, kind=kind) == expected
-        if form not in ("anserini", "marco", "dpr"):  # which keep less
-            assert back.read_text() == (tmp_path / "expected").read_text()
+def test_every_format_of_a_collection_gives_the_same_records(
+    source, kind, source_format, toy, tmp_path
+):
+    converted = tmp_path / "converted"
+    restored = tmp_path / "restored.tsv"
+    expected = convert_file(toy / source, tmp_path / "expected", source_format, kind=kind)
+    for file_format in CONVERSIONS[kind].formats:
+        convert_file(toy / source, converted, file_format, kind=kind)
+        result = convert_file(
+            converted, restored, source_format, from_format=file_format, kind=kind
+        )
+        assert result == expected
+        if file_format not in ("anserini", "marco", "dpr"):  # which keep less
+            assert restored.read_text() == (tmp_path / "expected").read_text()
 
 
-@pytest.mark.parametrize("form", RunFormat)
-def test_runs_keep_their_order_and_break_ties_by_id(form, tmp_path):
+@pytest.mark.parametrize("run_format", RunFormat)
+def test_runs_keep_their_order_and_break_ties_by_id(run_format, tmp_path):
     (tmp_path / "a.trec").write_text(
         "q2 Q0 d9 1 2.5 t\nq2 Q0 d2 2 3.5 t\nq2 Q0 d10 3 2.5 t\nq1 Q0 d1 1 0.25 t\n"
     )
-    turn(tmp_path / "a.trec", tmp_path / "b", form)
-    hits = [(hits.qid, docid) for hits in read_run(tmp_path / "b") for docid in hits.docids]
-    assert hits == [("q2", "d2"), ("q2", "d9"), ("q2", "d10"), ("q1", "d1")]
+    convert_file(tmp_path / "a.trec", tmp_path / "b", run_format)
+    docids = [(hits.qid, list(hits.docids)) for hits in read_run(tmp_path / "b")]
+    assert docids == [("q2", ["d2", "d9", "d10"]), ("q1", ["d1"])]
 
 
 @pytest.fixture
-def filled(toy, tmp_path):
+def with_texts(toy, tmp_path):
+    """`with_texts(lines)`: training examples by id, converted with the texts of the collection."""
 
-    def examples(lines, form="tevatron"):
+    def examples(lines, to_format="tevatron"):
         (toy / "train.tsv").write_text(lines)
-        collection = {"corpus": str(toy / "corpus.jsonl"), "queries": str(toy / "queries.tsv")}
-        turn(toy / "train.tsv", tmp_path / "t", form, kind=Kind.TRAINING, **collection)
+        convert_file(
+            toy / "train.tsv",
+            tmp_path / "t",
+            to_format,
+            kind=Kind.TRAINING,
+            corpus=str(toy / "corpus.jsonl"),
+            queries=str(toy / "queries.tsv"),
+        )
         return list(read_training(tmp_path / "t"))
 
     return examples
 
 
-@pytest.mark.parametrize("form", WRITTEN)
-def test_training_by_id_is_filled_from_the_collection(form, filled):
-    first, second = filled("q1\td3\td1\nq1\td3\td2\nq2\td1\td4\n", form)
-    assert [len(first.negatives), len(second.negatives)] == [2, 1]
-    texts = [c.text or PASSAGES[c.docid][1] for c in first.negatives]
-    assert texts == [PASSAGES["d1"][1], PASSAGES["d2"][1]]
-    if form is TrainingFormat.TEVATRON:
-        assert first.query == QUERIES["q1"]
-        title, text = PASSAGES["d1"]
-        assert first.negatives[0] == Candidate("d1", text, title)
+@pytest.mark.parametrize("to_format", WRITTEN)
+def test_training_by_id_gets_the_texts_of_the_collection(to_format, with_texts):
+    example, other_example = with_texts("q1\td3\td1\nq1\td3\td2\nq2\td1\td4\n", to_format)
+    assert len(example.negatives) == 2
+    assert len(other_example.negatives) == 1
+    for candidate, docid in zip(example.negatives, ("d1", "d2"), strict=True):
+        title, text = PASSAGES[docid]
+        if candidate.text:
+            assert candidate.text == text
+        else:  # a format of ids alone
+            assert candidate.docid == docid
+        if to_format is TrainingFormat.TEVATRON:
+            assert candidate == Candidate(docid, text, title)
+    if to_format is TrainingFormat.TEVATRON:
+        assert example.query == QUERIES["q1"]
 
 
-def test_ids_that_the_collection_lacks_are_named_and_texts_that_are_there_stay(filled):
+def test_ids_that_the_collection_lacks_are_named(with_texts):
     with pytest.raises(InputError, match="no passages with 2 of the ids"):
-        filled("q1\td3\tx1\nq1\td3\tx2\n")
+        with_texts("q1\td3\tx1\nq1\td3\tx2\n")
     with pytest.raises(InputError, match=r"\('q9'\); expected all its queries"):
-        filled("q9\td3\td1\n")
-    (example,) = filled(
-        '{"query_id":"q1","query":"own","positive_passages":[{"docid":"d3","text":"own text"}]}\n'
-    )
-    assert (example.query, example.positives[0].text) == ("own", "own text")
+        with_texts("q9\td3\td1\n")
+
+
+def test_texts_that_are_there_stay(with_texts):
+    passage = {"docid": "d3", "text": "own text"}
+    record = {"query_id": "q1", "query": "own", "positive_passages": [passage]}
+    (example,) = with_texts(json.dumps(record) + "\n")
+    assert example.query == "own"
+    assert example.positives[0].text == "own text"
+
+
+def test_training_data_from_a_stream_cannot_be_read_twice():
     with pytest.raises(UsageError, match="twice"):
-        turn("-", "t", "flag", kind=Kind.TRAINING, corpus="c")
+        convert_file("-", "t", "flag", kind=Kind.TRAINING, corpus="c")
 
 
 VECTORS = np.random.default_rng(3).standard_normal((9, 4)).astype(np.float32)
-WITHOUT_TEXTS = [form for form in VectorFormat if form is not VectorFormat.PYSERINI_QUERIES]
 
 
 @pytest.fixture
 def vectors(tmp_path: Path) -> Path:
     records = [
-        {"id": f"d{i}", "contents": "text", "vector": row} for i, row in enumerate(VECTORS.tolist())
+        {"id": f"d{number}", "contents": "text", "vector": vector}
+        for number, vector in enumerate(VECTORS.tolist())
     ]
-    (tmp_path / "v.jsonl").write_text("\n".join(map(json.dumps, records)))
-    return tmp_path / "v.jsonl"
+    return Path(jsonl(tmp_path / "v.jsonl", records))
 
 
 def test_a_folder_of_vectors_has_blocks_and_keeps_what_made_it(vectors, tmp_path, monkeypatch):
     monkeypatch.setattr("denserk.io.vector_formats.ROWS", 4)
-    turn(vectors, tmp_path / "a", "npy")
+    convert_file(vectors, tmp_path / "a", "npy")
     folder = open_vectors(tmp_path / "a")
     assert [len(block.ids) for block in folder.blocks()] == [4, 4, 1]
     assert folder.manifest.made_from == {"converted_from": str(tmp_path / "v.jsonl")}
-    turn(tmp_path / "a", tmp_path / "b", "npy")
-    first, second = (tmp_path / name / "block-00001.npy" for name in ("a", "b"))
-    assert first.read_bytes() == second.read_bytes()
+    convert_file(tmp_path / "a", tmp_path / "b", "npy")
+    block = tmp_path / "a" / "block-00001.npy"
+    assert (tmp_path / "b" / block.name).read_bytes() == block.read_bytes()
 
 
 def test_a_flat_index_as_vectors_keeps_the_model_and_not_its_settings(vectors, tmp_path):
-    turn(vectors, tmp_path / "a", "pyserini-faiss")
+    convert_file(vectors, tmp_path / "a", "pyserini-faiss")
     model = {"name": "m", "fingerprint": "1"}
-    made = Manifest(ManifestKind.INDEX, True, {"type": "flat"}, {"model": model}, {"count": 9})
-    write_manifest(tmp_path / "a", made)
-    turn(tmp_path / "a", tmp_path / "b", "npy")
+    index = Manifest(ManifestKind.INDEX, True, {"type": "flat"}, {"model": model}, {"count": 9})
+    write_manifest(tmp_path / "a", index)
+    convert_file(tmp_path / "a", tmp_path / "b", "npy")
     manifest = open_vectors(tmp_path / "b").manifest
-    assert (manifest.made_from["model"], manifest.settings) == (model, {})
+    assert manifest.made_from["model"] == model
+    assert manifest.settings == {}
 
 
-def test_the_mean_of_models_that_are_alike(tiny_agg, tmp_path):
-    first, second, third = models = [tiny_agg("bert") for _ in range(3)]
-    for number, model in enumerate(models):
-        tensors = {n: t + t.mean() * number for n, t in load_file(first / WEIGHTS_FILE).items()}
-        save_file(tensors, model / WEIGHTS_FILE)
-    save_file(tensors, third / "part.safetensors")
+@pytest.fixture
+def three_models(tiny_agg):
+    """Models of the same settings; the third has its weights in a file that an index names."""
+    folders = [tiny_agg("bert") for _ in range(3)]
+    tensors = load_file(folders[0] / WEIGHTS_FILE)
+    for number, folder in enumerate(folders):
+        shifted = {name: tensor + tensor.mean() * number for name, tensor in tensors.items()}
+        save_file(shifted, folder / WEIGHTS_FILE)
+    third = folders[2]
+    (third / WEIGHTS_FILE).rename(third / "part.safetensors")
     index = {"weight_map": dict.fromkeys(tensors, "part.safetensors")}
     (third / f"{WEIGHTS_FILE}.index.json").write_text(json.dumps(index))
-    (third / WEIGHTS_FILE).unlink()
-    turn(first, tmp_path / "soup", "denserk", average=(str(second), str(third)))
-    soup, every = load_file(tmp_path / "soup" / WEIGHTS_FILE), [*map(read_weights, models)]
+    return folders
+
+
+def test_the_mean_of_models_that_are_alike(three_models, tmp_path):
+    first, second, third = three_models
+    convert_file(first, tmp_path / "soup", "denserk", average=(str(second), str(third)))
+    soup = load_file(tmp_path / "soup" / WEIGHTS_FILE)
+    weights = [read_weights(folder) for folder in three_models]
     for name, tensor in soup.items():
-        torch.testing.assert_close(tensor, sum(tensors[name] for tensors in every) / 3)
-    tied = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
-    assert soup[tied[0]].equal(soup[tied[1]])
-    named = json.loads((tmp_path / "soup" / "denserk.json").read_text())["average_of"]
-    assert named == {str(model): read_model_folder(model).fingerprint() for model in models}
+        torch.testing.assert_close(tensor, sum(tensors[name] for tensors in weights) / 3)
+    decoder = soup["cls.predictions.decoder.weight"]
+    assert decoder.equal(soup["bert.embeddings.word_embeddings.weight"])
+    settings = json.loads((tmp_path / "soup" / "denserk.json").read_text())
+    assert settings["average_of"] == {
+        str(folder): read_model_folder(folder).fingerprint() for folder in three_models
+    }
+
+
+def test_models_that_differ_have_no_mean(tiny_agg, tmp_path):
+    model = tiny_agg("bert")
+    smaller = str(tiny_agg("bert", agg_dim=16))
+    distilbert = str(tiny_agg("distilbert"))
     with pytest.raises(ModelError, match=r"representation.agg_dim was 20, now 16"):
-        turn(first, tmp_path / "no", "denserk", average=(str(tiny_agg("bert", agg_dim=16)),))
+        convert_file(model, tmp_path / "no", "denserk", average=(smaller,))
     with pytest.raises(ModelError, match=r"config.model_type was 'bert', now 'distilbert'"):
-        turn(first, tmp_path / "no", "denserk", average=(str(tiny_agg("distilbert")),))
+        convert_file(model, tmp_path / "no", "denserk", average=(distilbert,))

@@ -24,20 +24,20 @@ def test_weights_that_are_no_numbers(tiny, tmp_path, capsys, corpus):
     tensors[name] = torch.full_like(tensors[name], torch.nan)
     save_file(tensors, broken / "model.safetensors", metadata={"format": "pt"})
     assert run(command(broken, corpus, tmp_path / "v")) == 1
-    errors = [each for each in capsys.readouterr().err.splitlines() if each.startswith("error: ")]
-    assert len(errors) == 1
-    assert "a vector of d0 that is not finite" in errors[0]
+    lines = capsys.readouterr().err.splitlines()
+    (error,) = [line for line in lines if line.startswith("error: ")]
+    assert "a vector of d0 that is not finite" in error
 
 
-def command(model, corpus, output, *more):
+def command(model, corpus, output, *options):
     files = ["--model", str(model), "--corpus", str(corpus), "--output", str(output)]
-    return [*COMMAND, *files, "--block-size", "50", *more]
+    return [*COMMAND, *files, "--block-size", "50", *options]
 
 
 @pytest.mark.slow
 def test_a_file_size_limit_loses_no_finished_block(tiny, corpus, tmp_path):
-    def encode(name, *more, **how):
-        return denserk(*command(tiny(), corpus, tmp_path / name, *more), **how)
+    def encode(name, *options, **process_options):
+        return denserk(*command(tiny(), corpus, tmp_path / name, *options), **process_options)
 
     assert encode("whole").returncode == 0
     size = (tmp_path / "whole" / "block-00000.npy").stat().st_size

@@ -17,7 +17,7 @@ WORDS = "river bank money water fish boat tree house cat moon star night red blu
 # Imported by Python before anything else: no socket may be opened.
 GUARD = """
 import os, socket
-def refuse(*args, **named):
+def refuse(*args, **options):
     open(os.environ["OPENED"], "a").write("socket\\n")
     raise OSError("no network")
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
@@ -27,36 +27,53 @@ socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):
     """A folder with a corpus, queries and `int8`, its vectors."""
-    if not {"avx512_vnni", "avx_vnni", "amx_int8"} & set(Path("/proc/cpuinfo").read_text().split()):
+    instructions = Path("/proc/cpuinfo").read_text().split()
+    if not {"avx512_vnni", "avx_vnni", "amx_int8"}.intersection(instructions):
         pytest.skip("a CPU without VNNI has coarser int8 products: MiniLM is rejected there")
     folder = tmp_path_factory.mktemp("int8")
     (folder / "guard").mkdir()
     (folder / "guard" / "sitecustomize.py").write_text(GUARD)
     (folder / "home").mkdir()
-    draw = np.random.default_rng(1)
-    texts = [" ".join(draw.choice(WORDS.split(), int(draw.integers(5, 25)))) for _ in range(60)]
-    jsonl(folder / "corpus.jsonl", ({"_id": f"d{n}", "text": text} for n, text in enumerate(texts)))
+    generator = np.random.default_rng(1)
+    records = []
+    for number in range(60):
+        words = generator.choice(WORDS.split(), int(generator.integers(5, 25)))
+        records.append({"_id": f"d{number}", "text": " ".join(words)})
+    jsonl(folder / "corpus.jsonl", records)
     (folder / "queries.tsv").write_text("q1\tred fish in the river\nq2\tmoon at night\n")
     run(folder, *ENCODE, "--output", "int8")
     return folder
 
 
-ENCODE = (
-    *("encode", "--model", str(minilm.MODEL_DIR), "--pooling", "mean", "--corpus", "corpus.jsonl"),
-    *("--device", "cpu", "--block-size", "20", "--int8"),
-)
+ENCODE = [
+    "encode",
+    "--model",
+    str(minilm.MODEL_DIR),
+    "--pooling",
+    "mean",
+    "--corpus",
+    "corpus.jsonl",
+    "--device",
+    "cpu",
+    "--block-size",
+    "20",
+    "--int8",
+]
 
 
 def run(folder, *arguments):
-    guarded = os.pathsep.join([str(folder / "guard"), str(Path(__file__).parents[2])])
-    environment = {**os.environ, "HOME": str(folder / "home"), "PYTHONPATH": guarded}
-    environment["OPENED"] = str(folder / "opened")
-    done = denserk(*arguments, cwd=folder, env=environment)
-    assert done.returncode == 0, done.stderr
-    return done
+    environment = {
+        **os.environ,
+        "HOME": str(folder / "home"),
+        "PYTHONPATH": os.pathsep.join([str(folder / "guard"), str(Path(__file__).parents[2])]),
+        "OPENED": str(folder / "opened"),
+    }
+    process = denserk(*arguments, cwd=folder, env=environment)
+    assert process.returncode == 0, process.stderr
+    return process
 
 
-def model(folder):
+def recorded_model(folder):
     return json.loads((folder / "manifest.json").read_text())["made_from"]["model"]
 
 
@@ -65,14 +82,16 @@ def vectors(folder):
 
 
 def test_vectors_are_near_and_the_certificate_says_so(work):
-    exact = [each for each in ENCODE if each != "--int8"]
-    run(work, *exact, "--dtype", "float32", "--backend", "torch", "--output", "exact")
-    one, other = vectors(work / "int8"), vectors(work / "exact")
-    cosines = (one * other).sum(1) / np.linalg.norm(one, axis=1) / np.linalg.norm(other, axis=1)
-    assert 0.995 <= cosines.mean() < 0.99999
-    made = model(work / "int8")
-    assert made["backend"] == "openvino"
-    assert made["int8"]["mean_cosine"] == pytest.approx(cosines.mean(), abs=1e-5)
+    encode_in_float32 = [word for word in ENCODE if word != "--int8"]
+    run(work, *encode_in_float32, "--dtype", "float32", "--backend", "torch", "--output", "exact")
+    reduced = vectors(work / "int8")
+    exact = vectors(work / "exact")
+    norms = np.linalg.norm(reduced, axis=1) * np.linalg.norm(exact, axis=1)
+    mean_cosine = ((reduced * exact).sum(1) / norms).mean()
+    assert 0.995 <= mean_cosine < 0.99999
+    model = recorded_model(work / "int8")
+    assert model["backend"] == "openvino"
+    assert model["int8"]["mean_cosine"] == pytest.approx(mean_cosine, abs=1e-5)
 
 
 def test_resume_takes_the_model_of_the_folder(work):
@@ -83,20 +102,20 @@ def test_resume_takes_the_model_of_the_folder(work):
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "complete": False}))
     for path in sorted((work / "resumed").glob("block-*.npy"))[1:]:
         path.unlink()
-    done = run(work, *ENCODE, "--output", "resumed", "--resume")
-    assert "calibrating" not in done.stderr
+    process = run(work, *ENCODE, "--output", "resumed", "--resume")
+    assert "calibrating" not in process.stderr
     assert np.array_equal(vectors(work / "resumed"), vectors(work / "int8"))
 
 
 def test_search_encodes_queries_by_it(work):
     run(work, "index", "--input", "int8", "--output", "index")
     search = ("search", "--topics", "queries.tsv", "--device", "cpu")
-    runs = []
-    for index in ("index", "int8"):
-        run(work, *search, "--index", index, "--output", f"{index}.trec")
-        runs.append((work / f"{index}.trec").read_text())
+    run(work, *search, "--index", "index", "--output", "index.trec")
+    run(work, *search, "--index", "int8", "--output", "int8.trec")
     run(work, *search, "--index", "index", "--backend", "torch", "--output", "torch.trec")
-    assert runs[0] == runs[1] != (work / "torch.trec").read_text()
+    int8_run = (work / "int8.trec").read_text()
+    assert (work / "index.trec").read_text() == int8_run
+    assert (work / "torch.trec").read_text() != int8_run
 
 
 def test_no_socket_is_opened_and_nothing_written_at_home(work):

@@ -20,7 +20,7 @@ from denserk.config.retrieval import (
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.index.fusion import score_contributions, weighted_scores
 from denserk.index.fusion_weights import weight_grid
-from denserk.index.searcher import Ranking
+from denserk.index.ranking import Ranking
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.runs import read_run_scores, write_run
 from denserk.records import best_first

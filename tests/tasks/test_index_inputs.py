@@ -3,7 +3,8 @@ import pytest
 
 from denserk.config.retrieval import Engine, IndexPaths, IndexSettings, MilvusIndexSettings
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.index.folder import Part, PassageIds, expanded, open_sources
+from denserk.index.inputs import expanded, open_sources
+from denserk.index.mapped_files import Part, PassageIds
 from denserk.io.vector_formats import map_flat
 from denserk.tasks.build_collection import build_collection
 from tests.support.console import warnings_of

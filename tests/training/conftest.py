@@ -11,7 +11,7 @@ from tests.support.pretraining import write_corpus
 
 
 @pytest.fixture(autouse=True)
-def plain(request, monkeypatch):
+def without_curves(request, monkeypatch):
     """Draw curves, which cost as much as a small run, only where a test asks for them."""
     if "curves" not in request.node.name:
         monkeypatch.setattr(run_folder, "save_if_installed", lambda *_: None)
@@ -39,8 +39,11 @@ def denserk(capsys):
     """Run a command with options by name; return its status and what stood on stderr, one line."""
 
     def call(command, options, *flags):
-        given = [(f"--{name}", str(value)) for name, value in options.items() if value is not None]
-        status = run([command, *(word for pair in given for word in pair), *flags])
+        arguments = [command]
+        for name, value in options.items():
+            if value is not None:
+                arguments += [f"--{name}", str(value)]
+        status = run([*arguments, *flags])
         printed = capsys.readouterr()
         assert printed.out == ""
         assert not re.search("Traceback|internal error", printed.err)

@@ -1,5 +1,5 @@
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -16,44 +16,77 @@ from tests.support.finetuning import AGG, tune, weights
 peft = pytest.importorskip("peft")
 
 MEAN: dict[str, Any] = {"representation": Representation.MEAN}
-FRESH = AGG | {"mlm_head": MlmHead.FRESH, "gradient_checkpointing": True}
-# kind: backbone, options, targets, weights that are trained beside rank 2 adapters
-KINDS: dict[str, tuple[str, dict[str, Any], str, int]] = {
-    "mean": ("bert", MEAN | {"lora_targets": ("value",)}, "value", 0),
-    "untied": ("distilbert", MEAN | {"untie": True, "grad_cache": True}, "_lin lin1 lin2", 0),
-    "agg": ("bert", FRESH, "query value", 16 * 17 + 2 * 16 + 17 * 6 + 17),
-    "mix": ("t5", {"representation": "mlr", "reduction": "scalar-mix"}, "q v", 2),
-    "reranker": ("roberta", {"representation": "cross-encoder"}, "query value", 17),
+FRESH_HEAD = AGG | {"mlm_head": MlmHead.FRESH, "gradient_checkpointing": True}
+
+
+class Case(NamedTuple):
+    """A training with adapters."""
+
+    backbone: str
+    options: dict[str, Any]
+    targets: tuple[str, ...]  # ends of the names of the layers that get adapters
+    head_size: int = 0  # weights that are trained beside the adapters
+
+
+CASES = {
+    "mean": Case("bert", MEAN | {"lora_targets": ("value",)}, ("value",)),
+    "untied": Case(
+        "distilbert", MEAN | {"untie": True, "grad_cache": True}, ("_lin", "lin1", "lin2")
+    ),
+    "agg": Case("bert", FRESH_HEAD, ("query", "value"), head_size=16 * 17 + 2 * 16 + 17 * 6 + 17),
+    "mix": Case(
+        "t5", {"representation": "mlr", "reduction": "scalar-mix"}, ("q", "v"), head_size=2
+    ),
+    "reranker": Case(
+        "roberta", {"representation": "cross-encoder"}, ("query", "value"), head_size=17
+    ),
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_resumed_run_saves_the_sums_and_leaves_the_rest(tiny, train, tmp_path, kind, caplog):
-    name, options, targets, size = KINDS[kind]
-    options = {"lora": 2, "lora_alpha": 3, "lora_dropout": 0.1} | options
-    tune(tmp_path / "whole", tiny(name), train, **options)
+@pytest.mark.parametrize("name", CASES)
+def test_a_resumed_run_saves_the_sums_and_leaves_the_rest(tiny, train, tmp_path, name, caplog):
+    case = CASES[name]
+    model = tiny(case.backbone)
+    options = {"lora": 2, "lora_alpha": 3, "lora_dropout": 0.1, **case.options}
+    tune(tmp_path / "whole", model, train, **options)
     with stopped_at(6, [(Trainer, "training_step")]), pytest.raises(Stopped):
-        tune(tmp_path / "cut", tiny(name), train, **options)
-    assert tune(tmp_path / "cut", tiny(name), train, **options, resume=True).first_step == 4
-    before = load_file(tiny(name) / WEIGHTS_FILE)
-    for side in ("query", "document") if options.get("untie") else (".",):
+        tune(tmp_path / "cut", model, train, **options)
+    assert tune(tmp_path / "cut", model, train, **options, resume=True).first_step == 4
+    sides = ("query", "document") if options.get("untie") else (".",)
+    trained_size = case.head_size
+    for side in sides:
         folder = tmp_path / "cut" / side
         assert weights(folder) == weights(tmp_path / "whole" / side)
-        after, adapter = map(load_file, [folder / WEIGHTS_FILE, *folder.glob("adapter/*.saf*")])
-        bare = {n if n in after else n.removeprefix(f"{name}."): t for n, t in before.items()}
-        for key in after.keys() & bare.keys():
-            stem = key.removesuffix(".weight")
-            low = [t for x in "BA" for n, t in adapter.items() if f".{stem}.lora_{x}." in n]
-            hit = stem.endswith(tuple(targets.split()))
-            assert len(low) == 2 * hit
-            if hit:  # W + alpha / r B A
-                torch.testing.assert_close(after[key], bare[key] + 3 / 2 * low[0] @ low[1])
-                assert not after[key].equal(bare[key])
-                size += sum(part.numel() for part in low)
-            elif not (kind == "agg" and key.startswith("cls.")):
-                assert after[key].equal(bare[key])
-    assert any(note.startswith(f"LoRA trains {size:,} of ") for note in caplog.messages)
+        trained_size += assert_sums(folder, model, case)
+    assert f"LoRA trains {trained_size:,} of " in caplog.text
     assert not list(foreign_items(tmp_path / "cut"))
+
+
+def assert_sums(folder, model, case):
+    """Assert that weights are W + alpha / r B A, or as before; return the adapters' size."""
+    [adapter_file] = folder.glob("adapter/*.safetensors")
+    adapters = load_file(adapter_file)
+    tensors = load_file(folder / WEIGHTS_FILE)
+    adapters_size = 0
+    for name, before in load_file(model / WEIGHTS_FILE).items():
+        if name not in tensors:  # an encoder alone has no prefix
+            name = name.removeprefix(f"{case.backbone}.")
+        if name not in tensors:
+            continue
+        layer = name.removesuffix(".weight")
+        a_matrices = [adapters[key] for key in adapters if f".{layer}.lora_A." in key]
+        b_matrices = [adapters[key] for key in adapters if f".{layer}.lora_B." in key]
+        if layer.endswith(case.targets):
+            [a_matrix] = a_matrices
+            [b_matrix] = b_matrices
+            torch.testing.assert_close(tensors[name], before + 3 / 2 * b_matrix @ a_matrix)
+            assert not tensors[name].equal(before)
+            adapters_size += a_matrix.numel() + b_matrix.numel()
+        else:
+            assert a_matrices == b_matrices == []
+            is_fresh_head = case.options is FRESH_HEAD and name.startswith("cls.")
+            assert is_fresh_head or tensors[name].equal(before)
+    return adapters_size
 
 
 @pytest.mark.peer
@@ -68,12 +101,16 @@ def test_peft_opens_the_adapter_on_the_backbone(tiny, train, tmp_path):
 
 
 def test_settings_of_adapters_are_compared_and_checked(tiny, train, tmp_path, denserk, monkeypatch):
-    given = {"model": tiny(), "train-data": train, "output": tmp_path / "out", "max-steps": 2}
-    rank = ("--lora", "2", "--set", "lora-alpha=8")
-    assert denserk("finetune", given, *rank)[0] == 0
-    status, printed = denserk("finetune", given, "--lora", "2", "--resume")
-    assert (status, "adapters.lora_alpha was 8, now None" in printed) == (1, True)
-    status, printed = denserk("finetune", given, *rank, "--set", "lora-targets=x")
-    assert (status, "--set lora-targets: Target modules" in printed) == (2, True)
+    options = {"model": tiny(), "train-data": train, "output": tmp_path / "out", "max-steps": 2}
+    flags = ("--lora", "2", "--set", "lora-alpha=8")
+    status, _ = denserk("finetune", options, *flags)
+    assert status == 0
+    status, printed = denserk("finetune", options, "--lora", "2", "--resume")
+    assert status == 1
+    assert "adapters.lora_alpha was 8, now None" in printed
+    status, printed = denserk("finetune", options, *flags, "--set", "lora-targets=x")
+    assert status == 2
+    assert "--set lora-targets: " in printed
     monkeypatch.setitem(sys.modules, "peft", None)
-    assert "pip install peft" in denserk("finetune", given, *rank)[1]
+    _, printed = denserk("finetune", options, *flags)
+    assert "pip install peft" in printed

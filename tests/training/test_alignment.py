@@ -30,131 +30,211 @@ TEACHERS: dict[str, dict[str, Any]] = {
 TEXTS = [words(number, 2 + number % 4) for number in range(50)]
 
 
+def write_queries(path, numbers):
+    path.write_text("".join(f"{number}\t{TEXTS[number]}\n" for number in numbers))
+    return str(path)
+
+
 @pytest.fixture
 def queries(tmp_path):
-    """Forty queries; beside them dev.tsv, ten others."""
-    for name, numbers in (("train", range(40)), ("dev", range(40, 50))):
-        (tmp_path / f"{name}.tsv").write_text("".join(f"{n}\t{TEXTS[n]}\n" for n in numbers))
-    return str(tmp_path / "train.tsv")
+    """Forty queries to train on."""
+    return write_queries(tmp_path / "train.tsv", range(40))
 
 
 @pytest.fixture
-def teacher(tiny, tiny_agg, tmp_path):
+def dev_queries(tmp_path):
+    """Ten other queries."""
+    return write_queries(tmp_path / "dev.tsv", range(40, 50))
 
-    def folder(made="mean"):
-        source = str(tiny_agg() if made == "agg" else tiny())
-        convert_model(source, tmp_path / made, ModelLayout.DENSERK, TEACHERS[made])
-        return str(tmp_path / made)
 
-    return folder
+@pytest.fixture
+def teacher_of(tiny, tiny_agg, tmp_path):
+    """`teacher_of("mean")`: the folder of a teacher of a representation."""
+
+    def teacher_folder(representation):
+        source = tiny_agg() if representation == "agg" else tiny()
+        folder = tmp_path / representation
+        convert_model(str(source), folder, ModelLayout.DENSERK, TEACHERS[representation])
+        return str(folder)
+
+    return teacher_folder
+
+
+@pytest.fixture
+def teacher(teacher_of):
+    return teacher_of("mean")
 
 
 def align(output, model, teacher, queries, **options):
     return tune(output, model, queries, **{**ALIGN, "teacher": teacher, **options})
 
 
-def vectors_of(folder, *texts):
+def vectors_of(folder, texts):
     encoder = TextEncoder(str(folder), compute=ComputeSettings(device="cpu"))
     return encoder.encode_queries([Query("", text) for text in texts])
 
 
-@pytest.mark.parametrize("case", ["mean-layers", "agg-other", "mlr-layers", "mean-static"])
+def cosines(vectors, other_vectors):
+    norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(other_vectors, axis=1)
+    return (vectors * other_vectors).sum(1) / norms
+
+
+@pytest.mark.parametrize(
+    ("representation", "start", "keep_layers"),
+    [
+        ("mean", "teacher", (1,)),
+        ("agg", "another backbone", ()),
+        ("mlr", "teacher", (1,)),
+        ("mean", "static", ()),
+    ],
+)
 def test_a_student_searches_the_index_of_its_teacher(
-    tiny, teacher, toy, queries, denserk, tmp_path, case
+    tiny,
+    teacher_of,
+    toy,
+    queries,
+    dev_queries,
+    denserk,
+    tmp_path,
+    representation,
+    start,
+    keep_layers,
 ):
-    made, _, kind = case.partition("-")
-    of, path = teacher(made), tmp_path / "student"
-    model = {"layers": of, "other": tiny("distilbert"), "static": "static"}[kind]
-    measured = {"dev_data": queries.replace("train", "dev"), "best_by": DevMetric.COSINE}
+    teacher = teacher_of(representation)
+    student = tmp_path / "student"
+    starts = {"teacher": teacher, "another backbone": tiny("distilbert"), "static": "static"}
     result = align(
-        path,
-        model,
-        of,
+        student,
+        starts[start],
+        teacher,
         queries,
         max_steps=80,
+        keep_layers=keep_layers,
+        dev_data=dev_queries,
+        best_by=DevMetric.COSINE,
         eval_steps=20,
-        keep_layers=(1,) * (kind == "layers"),
-        **measured,
     )
-    losses = [entry["loss"] for entry in log_of(path) if "loss" in entry]
+    losses = [entry["loss"] for entry in log_of(student) if "loss" in entry]
     assert losses[-1] < 0.7 * losses[0]
-    found, expected = (vectors_of(folder, *TEXTS[40:]) for folder in (path, of))
-    found, expected = (each / np.linalg.norm(each, axis=1)[:, None] for each in (found, expected))
-    assert (found * expected).sum(1).mean() == pytest.approx(result.best, abs=1e-4)
-    encode = {"model": of, "corpus": toy / "corpus.jsonl", "output": toy / "v"}
-    assert denserk("encode", encode)[0] == 0
-    search = {"index": toy / "v", "output": toy / "run.trec"}
-    asked = {"model": path, "topics": toy / "queries.tsv"}
-    assert denserk("search", search | asked)[0] == 0
-    assert denserk("encode", asked | {"output": toy / "q"})[0] == 0
-    assert denserk("search", search | {"encoded-queries": toy / "q"}, "--overwrite")[0] == 0
-    for changed in ({"representation": "max"}, {"model": tiny(seed=8)}) if made == "mean" else ():
-        assert denserk("encode", encode | changed, "--overwrite")[0] == 0
-        status, printed = denserk("search", search | asked, "--overwrite")
-        assert (status, "were encoded differently" in printed) == (1, True)
-    status, printed = denserk("encode", encode | {"model": path}, "--overwrite")
+    student_vectors = vectors_of(student, TEXTS[40:])
+    teacher_vectors = vectors_of(teacher, TEXTS[40:])
+    mean_cosine = cosines(student_vectors, teacher_vectors).mean()
+    assert mean_cosine == pytest.approx(result.best, abs=1e-4)
+
+    def succeeds(command, options, *flags):
+        status, _ = denserk(command, options, *flags)
+        return status == 0
+
+    index = {"model": teacher, "corpus": toy / "corpus.jsonl", "output": toy / "index"}
+    topics = {"model": student, "topics": toy / "queries.tsv"}
+    search = {"index": toy / "index", "output": toy / "run.trec"}
+    assert succeeds("encode", index)
+    assert succeeds("search", search | topics)
+    assert succeeds("encode", topics | {"output": toy / "query-vectors"})
+    assert succeeds("search", search | {"encoded-queries": toy / "query-vectors"}, "--overwrite")
+
+
+def test_a_student_searches_no_other_index(tiny, teacher, toy, queries, denserk, tmp_path):
+    student = tmp_path / "student"
+    align(student, teacher, teacher, queries, max_steps=1)
+    search = {
+        "index": toy / "index",
+        "output": toy / "run.trec",
+        "model": student,
+        "topics": toy / "queries.tsv",
+    }
+    index = {"model": teacher, "corpus": toy / "corpus.jsonl", "output": toy / "index"}
+    for change in ({"representation": "max"}, {"model": tiny(seed=8)}):
+        status, _ = denserk("encode", index | change, "--overwrite")
+        assert status == 0
+        status, printed = denserk("search", search, "--overwrite")
+        assert status == 1
+        assert "were encoded differently" in printed
+
+
+def test_a_student_encodes_no_corpus_and_names_its_teacher(
+    teacher, toy, queries, denserk, tmp_path
+):
+    student = tmp_path / "student"
+    align(student, teacher, teacher, queries, max_steps=1)
+    status, printed = denserk(
+        "encode", {"model": student, "corpus": toy / "corpus.jsonl", "output": toy / "index"}
+    )
+    assert status == 2
     # its name alone: a model that is published names no folder of this machine
-    assert (status, f"encode the corpus with --model {made}" in printed) == (2, True)
-    convert_model(str(path), tmp_path / "copy", ModelLayout.DENSERK)
-    kept = [read_model_folder(folder).queries_of for folder in (path, tmp_path / "copy")]
-    assert kept[0] == kept[1] is not None
+    assert "encode the corpus with --model mean" in printed
+    convert_model(str(student), tmp_path / "copy", ModelLayout.DENSERK)
+    queries_of = read_model_folder(student).queries_of
+    assert queries_of is not None
+    assert read_model_folder(tmp_path / "copy").queries_of == queries_of
 
 
 def test_a_static_student_is_the_mean_of_its_tokens(tiny, teacher, queries, tmp_path):
-    of, path, padding = teacher(), tmp_path / "m", load_tokenizer(tiny())
-    padding.backend_tokenizer.enable_padding(length=9)  # as MiniLM's file has it
-    padding.backend_tokenizer.save(f"{of}/tokenizer.json")
-    align(path, "static", of, queries, max_steps=1, lr=1e-9)
+    padding_tokenizer = load_tokenizer(tiny())
+    padding_tokenizer.backend_tokenizer.enable_padding(length=9)  # as MiniLM's file has it
+    padding_tokenizer.backend_tokenizer.save(f"{teacher}/tokenizer.json")
+    student = tmp_path / "student"
+    align(student, "static", teacher, queries, max_steps=1, lr=1e-9)
     tokens = ["river", "moon", "cat"]
-    np.testing.assert_allclose(vectors_of(path, *tokens), vectors_of(of, *tokens), atol=1e-5)
-    table = load_file(path / "model.safetensors")["embedding.weight"].numpy()
+    token_vectors = vectors_of(student, tokens)
+    np.testing.assert_allclose(token_vectors, vectors_of(teacher, tokens), atol=1e-5)
+    table = load_file(student / "model.safetensors")["embedding.weight"].numpy()
     mean = table[load_tokenizer(tiny()).convert_tokens_to_ids(tokens)].mean(0)
-    found = vectors_of(path, " ".join(tokens), "")
-    np.testing.assert_allclose(found, [mean / np.linalg.norm(mean), 0 * mean], atol=1e-6)
+    vectors = vectors_of(student, [" ".join(tokens), ""])
+    np.testing.assert_allclose(vectors, [mean / np.linalg.norm(mean), 0 * mean], atol=1e-6)
 
 
 @pytest.mark.peer
 def test_sentence_transformers_open_a_static_student(teacher, queries, tmp_path):
     peer = pytest.importorskip("sentence_transformers")
-    align(tmp_path / "m", "static", teacher(), queries, max_steps=1)
-    model = peer.SentenceTransformer(str(tmp_path / "m"), device="cpu")
+    align(tmp_path / "student", "static", teacher, queries, max_steps=1)
+    model = peer.SentenceTransformer(str(tmp_path / "student"), device="cpu")
     assert type(model[0]).__name__ == "StaticEmbedding"
-    expected = vectors_of(tmp_path / "m", *TEXTS)
+    expected = vectors_of(tmp_path / "student", TEXTS)
     np.testing.assert_allclose(model.encode_query(TEXTS), expected, atol=1e-6)
 
 
-def test_what_is_learned(teacher, toy, queries, tmp_path):
-    of, corpus = teacher("agg"), str(toy / "corpus.jsonl")
-    align(tmp_path / "m", of, of, queries, corpus=corpus, max_steps=1, batch_size=60)
-    store = SentenceStore(tmp_path / "m.training" / "training-data")
-    texts = TEXTS[:40] + [part for passage in PASSAGES.values() for part in passage if part]
-    np.testing.assert_allclose(store.labels[:], vectors_of(of, *texts), atol=1e-5)
-    (entry,) = [each for each in log_of(tmp_path / "m") if "loss_align" in each]
+def test_the_vectors_of_queries_and_of_a_corpus_sentences_are_learned(
+    teacher_of, toy, queries, tmp_path
+):
+    teacher = teacher_of("agg")
+    corpus = str(toy / "corpus.jsonl")
+    align(
+        tmp_path / "student", teacher, teacher, queries, corpus=corpus, max_steps=1, batch_size=60
+    )
+    texts = TEXTS[:40]
+    for title, text in PASSAGES.values():
+        texts += [field for field in (title, text) if field]
+    store = SentenceStore(tmp_path / "student.training" / "training-data")
+    np.testing.assert_allclose(store.labels[:], vectors_of(teacher, texts), atol=1e-5)
+    [entry] = [entry for entry in log_of(tmp_path / "student") if "loss_align" in entry]
     assert entry["loss_align"] == pytest.approx(0, abs=1e-8)  # the student is the teacher
 
 
 @pytest.mark.parametrize(
-    ("kind", "kept"),
+    ("kind", "numbers"),
     [("bert", (1,)), ("roberta", (0,)), ("distilbert", (1,)), ("modernbert", (0, 3))],
 )
-def test_layers_are_kept(tiny, kind, kept):
-    stored, batch = read_model_folder(tiny(kind)).query, pad([[2, 9, 14, 3], [2, 17, 3]], 0)
-    some, whole = stored.keep_layers(kept).backbone(), stored.backbone()
+def test_a_backbone_of_some_layers_is_one_whose_other_layers_pass_states_on(tiny, kind, numbers):
+    stored = read_model_folder(tiny(kind)).query
+    smaller = stored.keep_layers(numbers).backbone()
+    whole = stored.backbone()
     for number, layer in enumerate(whole.encoder.get_submodule(whole.architecture.layers)):
-        if number not in kept:
+        if number not in numbers:
             layer.forward = lambda states, *_, **__: states
+    batch = pad([[2, 9, 14, 3], [2, 17, 3]], 0)
     with torch.no_grad():
-        torch.testing.assert_close(some(batch), whole(batch))
+        torch.testing.assert_close(smaller(batch), whole(batch))
 
 
-def test_resumed_is_uninterrupted(teacher, queries, tmp_path):
-    of, options = teacher(), {"keep_layers": (0,)}
-    align(tmp_path / "whole", of, of, queries, **options)
+def test_resumed_is_uninterrupted(teacher, teacher_of, queries, tmp_path):
+    options = {"keep_layers": (0,)}
+    align(tmp_path / "whole", teacher, teacher, queries, **options)
     with stopped_at(6, [(Trainer, "training_step")]), pytest.raises(Stopped):
-        align(tmp_path / "cut", of, of, queries, **options)
+        align(tmp_path / "cut", teacher, teacher, queries, **options)
     with pytest.raises(MismatchError, match=r"teacher\.fingerprint was"):
-        align(tmp_path / "cut", of, teacher("agg"), queries, **options, resume=True)
-    align(tmp_path / "cut", of, of, queries, **options, resume=True)
+        align(tmp_path / "cut", teacher, teacher_of("agg"), queries, **options, resume=True)
+    align(tmp_path / "cut", teacher, teacher, queries, **options, resume=True)
     assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
 
 
@@ -169,7 +249,7 @@ def test_resumed_is_uninterrupted(teacher, queries, tmp_path):
     ids=str,
 )
 def test_rejected(teacher, queries, tmp_path, options, phrase):
-    of = teacher()
+    usual = {"model": teacher, "teacher": teacher, "queries": queries}
     with pytest.raises((ModelError, UsageError), match=phrase):
-        align(tmp_path / "m", **{"model": of, "teacher": of, "queries": queries, **options})
-    assert not (tmp_path / "m").exists()
+        align(tmp_path / "student", **{**usual, **options})
+    assert not (tmp_path / "student").exists()

@@ -34,14 +34,17 @@ from denserk.models.model_folder import read_model_folder
 from denserk.tasks.encode import encode
 from denserk.tasks.finetune import kind_of_training
 from tests.support.console import warnings_of
-from tests.support.finetuning import AGG, log_of, run_of, tune
+from tests.support.finetuning import AGG, log_of, run_of, tune, weights
 from tests.support.tiny_models import without_dropout
 from tests.support.toy import QUERIES
+from tests.support.training_examples import jsonl
 
 
 def encoded(folder, toy):
-    files: dict[str, Any] = {"output": str(toy / "vectors"), "corpus": str(toy / "corpus.jsonl")}
-    settings = EncodeSettings(model=str(folder), **files)
+    """The toy corpus, encoded by a model."""
+    settings = EncodeSettings(
+        model=str(folder), output=str(toy / "vectors"), corpus=str(toy / "corpus.jsonl")
+    )
     encode(settings, CorpusSettings(), ModelOptions(compute=ComputeSettings(device="cpu")))
     return open_vectors(toy / "vectors")
 
@@ -67,26 +70,33 @@ REPRESENTATIONS: dict[str, tuple[dict[str, Any], int]] = {
     [*((name, False) for name in REPRESENTATIONS), ("agg-fresh", True), ("mlr-mix", True)],
 )
 def test_encode_takes_the_folder_as_it_stands(tiny, train, toy, tmp_path, name, untie):
-    options, vectors = REPRESENTATIONS[name]
+    options, vectors_per_passage = REPRESENTATIONS[name]
     output = tmp_path / "out"
     result = tune(output, tiny("bert"), train, **options, untie=untie, max_steps=2)
-    assert (result.steps, result.first_step) == (2, 0)
+    assert result.steps == 2
+    assert result.first_step == 0
     stored = read_model_folder(output)
     assert stored.shared is not untie
-    assert all((output / side).is_dir() is untie for side in ("query", "document"))
-    found = dataclasses.asdict(stored.representation)
-    assert found.pop("mlm_head") != MlmHead.FRESH
+    for side in ("query", "document"):
+        assert (output / side).is_dir() is untie
+    settings = dataclasses.asdict(stored.representation)
+    assert settings.pop("mlm_head") != MlmHead.FRESH
     for option, value in options.items():
-        assert option == "mlm_head" or found.get(option, value) == value
-    made = encoded(output, toy)
-    assert made.manifest.contents["count"] == 6
-    assert made.vectors_per_passage == vectors
-    if name == "agg-fresh" and untie:
-        sides = (load_file(output / side / "model.safetensors") for side in ("query", "document"))
-        query, passage = (tensors["cls_proj.weight"] for tensors in sides)
-        assert not torch.equal(query, passage)
-        tune(tmp_path / "two", output, train, max_steps=2)  # stays untied
-        assert (tmp_path / "two" / "query").is_dir()
+        assert option == "mlm_head" or settings.get(option, value) == value
+    vectors = encoded(output, toy)
+    assert vectors.manifest.contents["count"] == 6
+    assert vectors.vectors_per_passage == vectors_per_passage
+
+
+def test_untied_encoders_have_heads_of_their_own_and_stay_untied(tiny, train, tmp_path):
+    output = tmp_path / "out"
+    options, _ = REPRESENTATIONS["agg-fresh"]
+    tune(output, tiny("bert"), train, **options, untie=True, max_steps=2)
+    query_tensors = load_file(output / "query" / "model.safetensors")
+    passage_tensors = load_file(output / "document" / "model.safetensors")
+    assert not query_tensors["cls_proj.weight"].equal(passage_tensors["cls_proj.weight"])
+    tune(tmp_path / "two", output, train, max_steps=2)
+    assert (tmp_path / "two" / "query").is_dir()
 
 
 def test_settings_versions_log_and_curves_are_kept(tiny, train, dev, tmp_path):
@@ -102,35 +112,49 @@ def test_settings_versions_log_and_curves_are_kept(tiny, train, dev, tmp_path):
     assert (tmp_path / "out" / source["name"]).samefile(train)
     losses = [entry for entry in record["log"] if "loss" in entry]
     assert [entry["step"] for entry in losses] == [2, 4, 6, 8, 10]
-    parts = ("loss_contrastive", "loss_cls", "loss_agg")
     for entry in losses:
-        assert entry["loss"] == pytest.approx(sum(entry[part] for part in parts), rel=1e-3)
-    assert [e["step"] for e in record["log"] if "eval_dev-loss" in e] == [5, 10]
+        sum_of_terms = entry["loss_contrastive"] + entry["loss_cls"] + entry["loss_agg"]
+        assert entry["loss"] == pytest.approx(sum_of_terms, rel=1e-3)
+        assert entry["epoch"] == pytest.approx(entry["step"] / 6)
+    validations = [entry for entry in record["log"] if "eval_dev-loss" in entry]
+    assert [entry["step"] for entry in validations] == [5, 10]
     assert result.loss == losses[-1]["loss"]
-    assert [entry["epoch"] for entry in losses] == [pytest.approx(n / 6) for n in (2, 4, 6, 8, 10)]
 
 
-@pytest.mark.parametrize("dead", [True, False])
-def test_a_part_that_learns_nothing_is_warned_of_once(dead, tiny, train, tmp_path, caplog):
-    options: dict[str, Any] = {"agg_weight": 0.3, "mask_false_negatives": True, "max_steps": 16}
-    options |= {} if dead else {"agg_kind": AggKind.AVERAGE}
-    tune(tmp_path / "out", tiny("bert"), train, **AGG, **options)
-    found = [text for text in warnings_of(caplog) if "has learned nothing" in text]
-    assert len(found) == dead
-    assert all("the agg part" in text and "--mlm-head none" in text for text in found)
-    for entry in (entries := log_of(tmp_path / "out")):
+@pytest.mark.parametrize(("agg_kind", "learns"), [(AggKind.STAR, False), (AggKind.AVERAGE, True)])
+def test_a_part_that_learns_nothing_is_warned_of_once(
+    agg_kind, learns, tiny, train, tmp_path, caplog
+):
+    options = AGG | {"agg_kind": agg_kind, "agg_weight": 0.3}
+    tune(tmp_path / "out", tiny("bert"), train, **options, mask_false_negatives=True, max_steps=16)
+    warnings = [text for text in warnings_of(caplog) if "has learned nothing" in text]
+    entries = log_of(tmp_path / "out")
+    for entry in entries:
         assert entry["chance_cls"] == pytest.approx(entry["chance_agg"] / 0.3 * 0.5)
         assert entry["chance_agg"] <= 0.3 * log(12) + 1e-6  # 4 queries with 3 passages each
-    assert (entries[-1]["loss_agg"] == pytest.approx(entries[-1]["chance_agg"], rel=1e-2)) is dead
+    last_entry = entries[-1]
+    if learns:
+        assert warnings == []
+        assert last_entry["loss_agg"] != pytest.approx(last_entry["chance_agg"], rel=1e-2)
+    else:
+        [warning] = warnings
+        assert "the agg part" in warning
+        assert "--mlm-head none" in warning
+        assert last_entry["loss_agg"] == pytest.approx(last_entry["chance_agg"], rel=1e-2)
 
 
-def test_matryoshka(tiny, train, toy, tmp_path):
-    output, options = tmp_path / "out", {"l2_norm": True, "temperature": 0.1, "distillation": "kl"}
-    tune(output, tiny("bert"), train, **options, dimensions=(16, 4), grad_cache=True)
-    entries = [entry for entry in log_of(output) if "loss" in entry]
-    parts = [f"loss_{name}_{size}" for size in (16, 4) for name in ("contrastive", "distillation")]
-    for entry in entries:
-        assert entry["loss"] == pytest.approx(sum(entry[part] for part in parts), rel=1e-3)
+def test_matryoshka_trains_and_records_its_dimensions(tiny, train, toy, tmp_path):
+    output = tmp_path / "out"
+    options = {"l2_norm": True, "temperature": 0.1, "distillation": "kl", "grad_cache": True}
+    tune(output, tiny("bert"), train, **options, dimensions=(16, 4))
+    for entry in log_of(output):
+        sum_of_terms = (
+            entry["loss_contrastive_16"]
+            + entry["loss_distillation_16"]
+            + entry["loss_contrastive_4"]
+            + entry["loss_distillation_4"]
+        )
+        assert entry["loss"] == pytest.approx(sum_of_terms, rel=1e-3)
     convert_model(str(output), tmp_path / "again", ModelLayout.DENSERK)
     for folder in (output, tmp_path / "again"):
         assert json.loads((folder / "denserk.json").read_text())["dimensions"] == [16, 4]
@@ -141,32 +165,32 @@ def test_matryoshka(tiny, train, toy, tmp_path):
 def test_weights_stay_float32_in_bfloat16(tiny, train, tmp_path):
     options = {"dtype": Dtype.BFLOAT16, "max_steps": 2, "grad_cache": True}
     tune(tmp_path / "out", tiny("bert"), train, **AGG, **options)
-    tensors = load_file(tmp_path / "out" / "model.safetensors").values()
-    assert all(tensor.dtype == torch.float32 and tensor.isfinite().all() for tensor in tensors)
+    for tensor in load_file(tmp_path / "out" / "model.safetensors").values():
+        assert tensor.dtype == torch.float32
+        assert tensor.isfinite().all()
 
 
 def test_a_cpu_without_bfloat16_trains_in_float32(tiny, train, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("denserk.models.processor.has_bfloat16", lambda: False)
     for dtype in (Dtype.BFLOAT16, Dtype.FLOAT32):
         tune(tmp_path / dtype, tiny("bert"), train, **AGG, dtype=dtype, max_steps=1)
-    one, other = (load_file(tmp_path / d / "model.safetensors") for d in ("bfloat16", "float32"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert weights(tmp_path / "bfloat16") == weights(tmp_path / "float32")
     assert "training computes in float32" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["agg", "mlr-mix"])
 def test_gradient_checkpointing_leaves_the_model_as_it_is(tiny, train, tmp_path, name):
-    settings = REPRESENTATIONS[name][0] | {"max_steps": 2}
+    settings, _ = REPRESENTATIONS[name]
     model = without_dropout(tiny("bert"), tmp_path / "model")
-    for used in (False, True):
-        options = settings | {"gradient_checkpointing": used, "grad_cache": used}
-        options |= {"chunk_tokens": 10_000} if used else {}
-        tune(tmp_path / str(used), model, train, **options)
-    one, other = (load_file(tmp_path / str(u) / "model.safetensors") for u in (False, True))
-    assert one.keys() == other.keys()
-    for tensor, value in one.items():
+    less_memory = {"gradient_checkpointing": True, "grad_cache": True, "chunk_tokens": 10_000}
+    tune(tmp_path / "usual", model, train, **settings, max_steps=2)
+    tune(tmp_path / "less", model, train, **settings, **less_memory, max_steps=2)
+    expected = load_file(tmp_path / "usual" / "model.safetensors")
+    tensors = load_file(tmp_path / "less" / "model.safetensors")
+    assert tensors.keys() == expected.keys()
+    for tensor, value in expected.items():
         if not tensor.endswith("key.bias"):  # the softmax is blind to them: Adam enlarges rounding
-            torch.testing.assert_close(other[tensor], value, rtol=0, atol=1e-4)
+            torch.testing.assert_close(tensors[tensor], value, rtol=0, atol=1e-4)
 
 
 def test_accumulated_batches_are_one_step(tiny, train, tmp_path):
@@ -185,15 +209,16 @@ CROSS_ENCODER = {"representation": "cross-encoder", **SETTINGS}
 
 
 def test_a_run_learns_validates_and_saves_what_search_takes(tiny, train, tmp_path):
-    more = {"max_steps": 60, "r_drop": 0.5, "dev_data": train, "eval_steps": 20, "group_size": 4}
-    assert tune(tmp_path / "r", tiny("electra"), train, **CROSS_ENCODER, **more).steps == 60
+    options = CROSS_ENCODER | {"r_drop": 0.5, "group_size": 4, "max_steps": 60}
+    result = tune(tmp_path / "r", tiny("electra"), train, **options, dev_data=train, eval_steps=20)
+    assert result.steps == 60
     stored = read_reranker(tmp_path / "r")
     assert stored.pairs == PairSettings(max_length=24)
     assert stored.text.query_max_length == 8
     history = log_of(tmp_path / "r")
-    measured = [entry["eval_dev-loss"] for entry in history if "eval_dev-loss" in entry]
-    assert len(measured) == 3
-    assert measured[-1] < 0.7 * log(4)  # log 4 is chance
+    dev_losses = [entry["eval_dev-loss"] for entry in history if "eval_dev-loss" in entry]
+    assert len(dev_losses) == 3
+    assert dev_losses[-1] < 0.7 * log(4)  # log 4 is chance
     assert any({"loss_listwise", "loss_agreement"} <= entry.keys() for entry in history)
 
 
@@ -201,9 +226,8 @@ def test_a_run_learns_validates_and_saves_what_search_takes(tiny, train, tmp_pat
 def test_a_published_reranker_is_trained_on(tiny_reranker, train, tmp_path, kind):
     assert kind_of_training(run_of(tmp_path, tiny_reranker(kind), train)) == "cross-encoder"
     tune(tmp_path / "r", tiny_reranker(kind), train, **SETTINGS, max_steps=2)
-    before, after = (
-        load_file(folder / "model.safetensors") for folder in (tiny_reranker(kind), tmp_path / "r")
-    )
+    before = load_file(tiny_reranker(kind) / "model.safetensors")
+    after = load_file(tmp_path / "r" / "model.safetensors")
     assert before.keys() == after.keys()
     assert not after["classifier.weight"].equal(before["classifier.weight"])
     assert read_reranker(tmp_path / "r").pairs.token_types == (kind == "bert")
@@ -211,25 +235,38 @@ def test_a_published_reranker_is_trained_on(tiny_reranker, train, tmp_path, kind
 
 def test_a_card_reports_the_run_and_its_examples_work(tiny, toy, monkeypatch):
     monkeypatch.chdir(toy)
-    odd = "a|`b`: #*c*.jsonl"  # to Markdown and YAML
-    rows = [{"query": q, "pos": ["the cat"], "neg": ["a boat"]} for q in QUERIES.values()]
-    Path(odd).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    options: dict[str, Any] = {"batch_size": 1, "max_steps": 3, "seed": 9, "lr": 1e-3}
-    options["representation"] = "mean"
-    choice: dict[str, Any] = {"dev_data": odd, "eval_steps": 1, "best_by": "RR@10", "device": "cpu"}
-    denserk.finetune(tiny(), odd, "MODEL", **options, **choice)
+    odd_name = "a|`b`: #*c*.jsonl"  # to Markdown and YAML
+    examples = [{"query": q, "pos": ["the cat"], "neg": ["a boat"]} for q in QUERIES.values()]
+    jsonl(Path(odd_name), examples)
+    denserk.finetune(
+        tiny(),
+        odd_name,
+        "MODEL",
+        representation="mean",
+        batch_size=1,
+        max_steps=3,
+        seed=9,
+        lr=1e-3,
+        dev_data=odd_name,
+        eval_steps=1,
+        best_by="RR@10",
+        device="cpu",
+    )
     card = ModelCard.load("MODEL/README.md")
-    log = json.loads(Path("MODEL/training.json").read_text())["log"]
-    best = max(entry["eval_RR@10"] for entry in log if "eval_RR@10" in entry)
-    results = {e.metric_type: e.metric_value for e in card.data.eval_results}
+    best = max(entry["eval_RR@10"] for entry in log_of(Path("MODEL")) if "eval_RR@10" in entry)
+    results = {result.metric_type: result.metric_value for result in card.data.eval_results}
     assert results["RR@10"] == pytest.approx(best, abs=1e-4)
-    found = dict(re.findall(r"^\| ([^|]+) \| (.*) \|$", card.text, re.MULTILINE))
-    assert found["Training data"] == "1 local file"
-    assert "jsonl" not in card.content.partition("## Training")[2]
-    assert {e.dataset_name for e in card.data.eval_results} == {"held-out data"}
-    made = [found[name] for name in ("Contents", "Learning rate", "Steps", "Seed")]
-    assert made == ["3 examples, 2 passages", "0.001", "3", "9"]
-    commands, code = re.findall(r"```(?:bash|python)\n(.*?)```", card.text, re.DOTALL)[:2]
-    assert all(run(shlex.split(line)[1:]) == 0 for line in commands.splitlines())
+    assert {result.dataset_name for result in card.data.eval_results} == {"held-out data"}
+    cells = dict(re.findall(r"^\| ([^|]+) \| (.*) \|$", card.text, re.MULTILINE))
+    assert cells["Training data"] == "1 local file"
+    assert cells["Contents"] == "3 examples, 2 passages"
+    assert cells["Learning rate"] == "0.001"
+    assert cells["Steps"] == "3"
+    assert cells["Seed"] == "9"
+    _, _, text_on_training = card.content.partition("## Training")
+    assert "jsonl" not in text_on_training
+    commands, code, *_ = re.findall(r"```(?:bash|python)\n(.*?)```", card.text, re.DOTALL)
+    for line in commands.splitlines():
+        assert run(shlex.split(line)[1:]) == 0
     assert [hits.qid for hits in read_run("run.trec")] == list(QUERIES)
     exec(code)

@@ -3,7 +3,7 @@ import re
 import pytest
 
 from tests.support.faults import denserk, limit_file_size
-from tests.support.finetuning import write_examples
+from tests.support.finetuning import weights, write_examples
 
 CROSS_ENCODER = {"representation": "cross-encoder"}
 PAIRS = {"objective": "cosine-mse", "group_size": None}
@@ -17,22 +17,23 @@ def command(denserk, tiny, tmp_path):
     usual = {**files, "representation": "mean", **small}
 
     def finetune(*flags, **options):
-        given = {name.replace("_", "-"): value for name, value in options.items()}
-        return denserk("finetune", usual | given, *flags)
+        options = {name.replace("_", "-"): value for name, value in options.items()}
+        return denserk("finetune", usual | options, *flags)
 
     return finetune
 
 
 def test_normalised_vectors_need_a_temperature(command, tmp_path):
-    assert command("--l2-norm", temperature=0.02)[0] == 0
-    given = {"model": tmp_path / "out", "output": tmp_path / "next"}
-    status, printed = command(**given, representation=None)  # as the folder says
+    status, _ = command("--l2-norm", temperature=0.02)
+    assert status == 0
+    # the pooling and the norm are those of the folder
+    status, printed = command(model=tmp_path / "out", output=tmp_path / "next", representation=None)
     assert status == 2
     assert "add --temperature 0.05, or --no-l2-norm" in printed
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "phrase"),
+    ("options", "expected_status", "phrase"),
     [
         ({"model": None}, 2, "--model must be given"),
         ({"train_data": "absent.jsonl"}, 2, "absent.jsonl"),
@@ -56,30 +57,34 @@ def test_normalised_vectors_need_a_temperature(command, tmp_path):
     ],
     ids=str,
 )
-def test_rejected(command, tmp_path, options, status, phrase):
-    found, printed = command(**options)
-    assert found == status
+def test_rejected(command, tmp_path, options, expected_status, phrase):
+    status, printed = command(**options)
+    assert status == expected_status
     assert phrase in printed
     assert not list(tmp_path.rglob("out/**/*.safetensors"))
 
 
 def test_a_rejected_run_leaves_the_one_before(command, tmp_path):
-    assert command()[0] == 0
-    before = (tmp_path / "out" / "model.safetensors").read_bytes()
-    assert command("--overwrite", model="nowhere/at-all")[0] == 1
-    assert command()[0] == 2  # neither --resume nor --overwrite
-    (checkpoint,) = (tmp_path / "out.training" / "checkpoints").iterdir()
-    assert command("--overwrite", model=checkpoint)[0] == 2  # it lies in the output
-    assert (tmp_path / "out" / "model.safetensors").read_bytes() == before
+    def status_of(*flags, **options):
+        status, _ = command(*flags, **options)
+        return status
+
+    assert status_of() == 0
+    weights_before = weights(tmp_path / "out")
+    assert status_of("--overwrite", model="nowhere/at-all") == 1
+    assert status_of() == 2  # neither --resume nor --overwrite
+    [checkpoint] = (tmp_path / "out.training" / "checkpoints").iterdir()
+    assert status_of("--overwrite", model=checkpoint) == 2  # it lies in the output
+    assert weights(tmp_path / "out") == weights_before
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("size", "what"),
+    ("size", "file"),
     [(30_000, "model.safetensors"), (60_000, "checkpoints")],
     ids=["model", "optimizer"],
 )
-def test_files_that_may_not_grow(tiny, tmp_path, size, what):
+def test_files_that_may_not_grow(tiny, tmp_path, size, file):
     """A real limit, met by denserk's writer (the model) and by torch's (the optimiser's state)."""
     train = write_examples(tmp_path / "train.jsonl", range(24))
     options = [
@@ -89,6 +94,6 @@ def test_files_that_may_not_grow(tiny, tmp_path, size, what):
     ]
     failed = denserk("finetune", *options, preexec_fn=lambda: limit_file_size(size))
     assert failed.returncode == 1
-    assert re.search(rf"^error: .*{what}.* cannot be written", failed.stderr, re.MULTILINE)
+    assert re.search(rf"^error: .*{file}.* cannot be written", failed.stderr, re.MULTILINE)
     assert "Traceback" not in failed.stderr
     assert not list(tmp_path.rglob("checkpoint-*"))

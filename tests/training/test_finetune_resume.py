@@ -11,8 +11,9 @@ from tests.support.faults import Stopped, contents, stopped_at
 from tests.support.finetuning import AGG, log_of, tune, weights, write_examples
 
 MEAN = {"representation": Representation.MEAN}
+GUIDED = "agg-cached-guided"
 KINDS: dict[str, dict[str, Any]] = {
-    "agg-cached-guided": AGG | {"grad_cache": True, "q_chunk": 2},
+    GUIDED: AGG | {"grad_cache": True, "q_chunk": 2},
     "cross-encoder": {"representation": Representation.CROSS_ENCODER, "logging_steps": 3},
     "accumulating": MEAN | {"gradient_accumulation_steps": 2},
     "mlr-untied": {"representation": Representation.MLR, "untie": True, "warmup_steps": 3},
@@ -25,22 +26,30 @@ def stopped_in_step(step):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_resumed_is_uninterrupted(tiny, train, tmp_path, kind):
-    guide = {"guide": str(tiny("distilbert"))} if "guided" in kind else {}
-    options = KINDS[kind] | guide
-    whole = tune(tmp_path / "whole", tiny("bert"), train, **options)
-    with stopped_in_step(6), pytest.raises(Stopped):
-        tune(tmp_path / "cut", tiny("bert"), train, **options)
-    assert not (tmp_path / "cut" / "config.json").exists()
-    resumed = tune(tmp_path / "cut", tiny("bert"), train, **options, resume=True)
-    assert (resumed.steps, resumed.first_step) == (10, 4)
-    assert resumed.loss == whole.loss
+    options = dict(KINDS[kind])
+    if kind == GUIDED:
+        options["guide"] = str(tiny("distilbert"))
+    model = tiny("bert")
     sides = ("query", "document") if options.get("untie") else (".",)
-    for side in sides:
-        assert weights(tmp_path / "cut" / side) == weights(tmp_path / "whole" / side)
-    options |= {"keep_checkpoints": 0}  # which may differ
-    again = tune(tmp_path / "cut", tiny("bert"), train, **options, resume=True)
-    assert (again.steps, again.first_step) == (10, 10)
-    assert weights(tmp_path / "cut" / side) == weights(tmp_path / "whole" / side)
+
+    def assert_equal_weights():
+        for side in sides:
+            assert weights(tmp_path / "cut" / side) == weights(tmp_path / "whole" / side)
+
+    whole = tune(tmp_path / "whole", model, train, **options)
+    with stopped_in_step(6), pytest.raises(Stopped):
+        tune(tmp_path / "cut", model, train, **options)
+    assert not (tmp_path / "cut" / "config.json").exists()
+    resumed = tune(tmp_path / "cut", model, train, **options, resume=True)
+    assert resumed.first_step == 4
+    assert resumed.steps == 10
+    assert resumed.loss == whole.loss
+    assert_equal_weights()
+    # a finished run is only loaded; the number of checkpoints may differ
+    resumed = tune(tmp_path / "cut", model, train, **options, keep_checkpoints=0, resume=True)
+    assert resumed.first_step == 10
+    assert resumed.steps == 10
+    assert_equal_weights()
 
 
 def test_the_share_that_a_guide_masks_is_logged_and_its_weights_are_compared(tiny, train, tmp_path):
@@ -51,7 +60,8 @@ def test_the_share_that_a_guide_masks_is_logged_and_its_weights_are_compared(tin
     shutil.copytree(tiny("distilbert"), guide, dirs_exist_ok=True)
     with pytest.raises(MismatchError, match=r"guide\.fingerprint was"):
         tune(tmp_path / "out", tiny("bert"), train, **options, resume=True)
-    tune(tmp_path / "out", tiny(), train, **options, overwrite=True)  # all there is its own
+    # all files there are of denserk
+    tune(tmp_path / "out", tiny(), train, **options, overwrite=True)
 
 
 def test_with_the_best_kept_and_an_early_end(tiny, train, dev, tmp_path):
@@ -71,27 +81,32 @@ def test_with_the_best_kept_and_an_early_end(tiny, train, dev, tmp_path):
     for first_step in (4, whole.steps // 4 * 4):
         resumed = tune(tmp_path / "cut", tiny("bert"), train, **options, resume=True)
         assert resumed.first_step == first_step
-        assert (resumed.steps, resumed.best) == (whole.steps, whole.best)
+        assert resumed.steps == whole.steps
+        assert resumed.best == whole.best
         assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
 
 
 def test_other_data_is_rejected_and_nothing_is_lost(tiny, tmp_path, caplog):
-    files = {
-        name: write_examples(tmp_path / f"{name}.jsonl", range(24)) for name in ("train", "dev")
-    }
-    out, options = tmp_path / "out", MEAN | {"dev_data": files["dev"], "max_steps": 2}
-    tune(out, tiny("bert"), files["train"], **options)
-    before, work = weights(out), tmp_path / "out.training"
-    for name, folder in (("train", work / "training-data"), ("dev", work / "dev-data")):
-        prepared = contents(folder)
-        write_examples(tmp_path / f"{name}.jsonl", range(1, 25))
-        with pytest.raises(MismatchError, match=r"made otherwise: file 1.sha256 was"):
-            tune(out, tiny("bert"), files["train"], **options, resume=True)
-        assert (weights(out), contents(folder)) == (before, prepared)
-        write_examples(tmp_path / f"{name}.jsonl", range(24))
+    train = tmp_path / "train.jsonl"
+    dev = tmp_path / "dev.jsonl"
+    write_examples(train, range(24))
+    write_examples(dev, range(24))
+    out = tmp_path / "out"
+    work = tmp_path / "out.training"
+    options = MEAN | {"dev_data": str(dev), "max_steps": 2}
+    tune(out, tiny("bert"), train, **options)
+    weights_before = weights(out)
+    for file, prepared_folder in ((train, work / "training-data"), (dev, work / "dev-data")):
+        contents_before = contents(prepared_folder)
+        write_examples(file, range(1, 25))
+        with pytest.raises(MismatchError, match=r"file 1.sha256 was"):
+            tune(out, tiny("bert"), train, **options, resume=True)
+        assert weights(out) == weights_before
+        assert contents(prepared_folder) == contents_before
+        write_examples(file, range(24))
     caplog.clear()
-    tune(out, tiny("bert"), files["train"], **options, resume=True)
-    assert not any("prepared again" in note for note in caplog.messages)
+    tune(out, tiny("bert"), train, **options, resume=True)
+    assert "prepared again" not in caplog.text
 
 
 def test_a_finished_model_that_is_resumed_keeps_its_files(tiny, train, tmp_path):

@@ -18,13 +18,21 @@ SMALL: dict[str, Any] = {"group_size": 8, "batch_size": 4, "lr": 0.01, "save_ste
 @pytest.fixture
 def data(tmp_path):
     """Ten pairs, equal ones and random ones; ten triplets, whose positives share words."""
-    pairs, triplets = tmp_path / "pairs.tsv", tmp_path / "triplets.tsv"
-    other = {n: words(n if n % 2 else 50 - n, 4) for n in range(1, 11)}
-    rows = [f"{words(n, 4)}\t{other[n]}\t{5 * (n % 2)}\n" for n in other]
-    pairs.write_text("".join(["sentence1\tsentence2\tscore\n", *rows]))
-    rows = [f"{words(n, 2)} the\t{words(n, 2)}\t{words(39 - n, 2)}\n" for n in other]
-    triplets.write_text("".join(rows))
-    return {"cosine-mse": str(pairs), "triplet": str(triplets)}
+    pairs = ["sentence1\tsentence2\tscore\n"]
+    triplets = []
+    for number in range(1, 11):
+        if number % 2 == 1:
+            pairs.append(f"{words(number, 4)}\t{words(number, 4)}\t5\n")
+        else:
+            pairs.append(f"{words(number, 4)}\t{words(50 - number, 4)}\t0\n")
+        anchor = f"{words(number, 2)} the"
+        triplets.append(f"{anchor}\t{words(number, 2)}\t{words(39 - number, 2)}\n")
+    (tmp_path / "pairs.tsv").write_text("".join(pairs))
+    (tmp_path / "triplets.tsv").write_text("".join(triplets))
+    return {
+        "cosine-mse": str(tmp_path / "pairs.tsv"),
+        "triplet": str(tmp_path / "triplets.tsv"),
+    }
 
 
 def tune(output, model, train, **options):
@@ -32,24 +40,29 @@ def tune(output, model, train, **options):
 
 
 @pytest.mark.parametrize(
-    ("objective", "measure", "representation"),
-    [(PAIRS, "spearman", "cls"), (TRIPLETS, "accuracy", "agg")],
+    ("options", "representation", "measure"),
+    [(PAIRS, {"representation": "cls"}, "spearman"), (TRIPLETS, AGG, "accuracy")],
+    ids=["pairs", "triplets"],
 )
-def test_a_run_learns_validates_and_saves(tiny, data, tmp_path, objective, measure, representation):
-    file, output = data[objective["objective"]], tmp_path / "m"
-    made = AGG if representation == "agg" else {"representation": representation}
-    made = made | {"dev_data": file, "eval_steps": 20, "max_steps": 60}
-    result = tune(output, tiny(), file, **objective, **made)
-    assert (result.steps, result.first_step, result.best) == (60, 0, None)
+def test_a_run_learns_validates_and_saves(tiny, data, tmp_path, options, representation, measure):
+    objective = options["objective"]
+    file = data[objective]
+    validation = {"dev_data": file, "eval_steps": 20}
+    output = tmp_path / "m"
+    result = tune(output, tiny(), file, **options, **representation, **validation, max_steps=60)
+    assert result.steps == 60
+    assert result.best is None
     log = log_of(output)
-    held_out = [entry for entry in log if "eval_dev-loss" in entry]
-    assert [entry["step"] for entry in held_out] == [20, 40, 60]
-    assert held_out[-1]["eval_dev-loss"] < 0.8 * held_out[0]["eval_dev-loss"]
-    assert any(f"loss_{objective['objective']}" in entry for entry in log)
-    (measured,) = sentence_similarity(SentenceSimilaritySettings(model=(str(output),), data=file))
-    assert measured["measure"] == measure
-    assert measured["value"] == pytest.approx(held_out[-1][f"eval_{measure}"], abs=0.1)
-    assert measured["value"] > 0.8
+    validations = [entry for entry in log if "eval_dev-loss" in entry]
+    assert [entry["step"] for entry in validations] == [20, 40, 60]
+    first_validation, _, last_validation = validations
+    assert last_validation["eval_dev-loss"] < 0.8 * first_validation["eval_dev-loss"]
+    assert any(f"loss_{objective}" in entry for entry in log)
+    settings = SentenceSimilaritySettings(model=(str(output),), data=file)
+    [similarity] = sentence_similarity(settings)
+    assert similarity["measure"] == measure
+    assert similarity["value"] == pytest.approx(last_validation[f"eval_{measure}"], abs=0.1)
+    assert similarity["value"] > 0.8
 
 
 def test_separate_encoders_are_rejected(tiny, data, tmp_path):

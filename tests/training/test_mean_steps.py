@@ -27,7 +27,8 @@ OBJECTIVES = {
 }
 
 
-def update(step, model, batch):
+def run(step, model, batch):
+    """The terms of a step, and the gradients."""
     model.zero_grad()
     terms = step(batch, Update())
     assert not any(term.requires_grad for term in terms.values())
@@ -42,18 +43,18 @@ def in_chunks(p_chunk):
 
 
 def reranker(folder, dropout=0.0):
-    made = reranker_to_train(folder, seed=3).double().train()
+    model = reranker_to_train(folder, seed=3).double().train()
     with torch.no_grad():
-        made.model.classifier.weight.mul_(50)  # scores far from each other
-    for module in made.modules():
+        model.model.classifier.weight.mul_(50)  # scores far from each other
+    for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = dropout
         if hasattr(module, "dropout_prob"):
             module.dropout_prob = dropout
-    return made
+    return model
 
 
-def groups_of_pairs(folder):
+def batch_of_pairs(folder):
     joiner = PairJoiner(load_tokenizer(folder), TextSettings(), PairSettings())
     pairs = [joiner.join(QUERIES[row // GROUP], text) for row, text in enumerate(PASSAGES)]
     groups = torch.arange(len(pairs)).view(-1, GROUP)
@@ -61,7 +62,7 @@ def groups_of_pairs(folder):
 
 
 def rerank(model, batch, cache=WHOLE, r_drop=0.0):
-    return update(partial(reranking_step, model, r_drop, cache), model, batch)
+    return run(partial(reranking_step, model, r_drop, cache), model, batch)
 
 
 def shares(scores):
@@ -77,39 +78,47 @@ def listwise(scores):
 
 @pytest.mark.parametrize("kind", ["bert", "electra"])
 def test_the_loss_is_listwise_over_a_query_s_own_passages(tiny, kind):
-    model, batch = reranker(tiny(kind)), groups_of_pairs(tiny())
-    terms, found = rerank(model, batch)
+    model = reranker(tiny(kind))
+    batch = batch_of_pairs(tiny())
+    terms, step_gradients = rerank(model, batch)
     with torch.no_grad():
         scores = model(batch.pairs)
     assert scores.max() - scores.min() > 0.5
     assert terms == {"listwise": pytest.approx(listwise(scores), abs=1e-12)}
     # a shift of all scores changes nothing
-    assert found["model.classifier.bias"].item() == pytest.approx(0, abs=1e-12)
+    assert step_gradients["model.classifier.bias"].item() == pytest.approx(0, abs=1e-12)
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 1.0])
 @pytest.mark.parametrize("p_chunk", [1, 7])
 def test_chunks_of_groups_add_up_to_the_whole(tiny, r_drop, p_chunk):
-    model, batch = reranker(tiny()), groups_of_pairs(tiny())
-    terms, expected = rerank(model, batch, r_drop=r_drop)
-    again, found = rerank(model, batch, in_chunks(p_chunk), r_drop)
-    assert again == pytest.approx(terms, abs=1e-9)
-    assert_same(found, expected, 1e-9)
+    model = reranker(tiny())
+    batch = batch_of_pairs(tiny())
+    expected_terms, expected_gradients = rerank(model, batch, r_drop=r_drop)
+    terms, step_gradients = rerank(model, batch, in_chunks(p_chunk), r_drop)
+    assert terms == pytest.approx(expected_terms, abs=1e-9)
+    assert_same(step_gradients, expected_gradients, 1e-9)
 
 
 def test_r_drop_runs_two_draws_of_dropout_and_makes_them_agree(tiny):
-    model, batch = reranker(tiny(), dropout=0.3), groups_of_pairs(tiny())
+    model = reranker(tiny(), dropout=0.3)
+    batch = batch_of_pairs(tiny())
     torch.manual_seed(1)
     terms, _ = rerank(model, batch, r_drop=0.5)
-    ((rows, (tokens,)),) = groups_of([batch.pairs.tokens], Update())
+    [(rows, [tokens])] = groups_of([batch.pairs.tokens], Update())
     pairs = batch.pairs.of(rows, tokens)
     torch.manual_seed(1)
     with torch.no_grad():
-        first, second = (model(pairs)[rows.argsort()] for _ in range(2))
-    assert not first.equal(second)
-    p, q = shares(first), shares(second)
+        first_scores = model(pairs)[rows.argsort()]
+        second_scores = model(pairs)[rows.argsort()]
+    assert not first_scores.equal(second_scores)
+    p = shares(first_scores)
+    q = shares(second_scores)
     agreement = (p * (p / q).log() + q * (q / p).log()).sum(1).mean().item() / 2
-    expected = {"listwise": (listwise(first) + listwise(second)) / 2, "agreement": agreement / 2}
+    expected = {
+        "listwise": (listwise(first_scores) + listwise(second_scores)) / 2,
+        "agreement": agreement / 2,
+    }
     assert terms == pytest.approx(expected, abs=1e-9)
 
 
@@ -126,24 +135,26 @@ def examples(size):
     return SentenceBatch(pad(texts, 0), labels, torch.arange(5))
 
 
-def learn(folder, name, size, cache=WHOLE):
-    encoder = retriever(folder, name, dropout=0.0).passage
-    step = partial(sentence_step, encoder, OBJECTIVES[size], cache)
-    return *update(step, encoder, examples(size)), encoder
+def learn(encoder, size, cache=WHOLE):
+    """The terms of a step on examples of a size, and the gradients."""
+    return run(partial(sentence_step, encoder, OBJECTIVES[size], cache), encoder, examples(size))
 
 
 def literal_loss(vectors, size):
     losses = []
-    examples = zip(vectors.split(size), LABELS, TARGETS, strict=True)
-    for (first, *others), label, target in examples:
+    for vectors_of_example, label, target in zip(vectors.split(size), LABELS, TARGETS, strict=True):
         if size == 1:
-            losses.append(sum((a - b) ** 2 for a, b in zip(first.tolist(), target, strict=True)))
+            [vector] = vectors_of_example
+            losses.append(sum((a - b) ** 2 for a, b in zip(vector.tolist(), target, strict=True)))
         elif size == 2:
-            cosine = first @ others[0] / (first.norm() * others[0].norm())
+            first, second = vectors_of_example
+            cosine = first @ second / (first.norm() * second.norm())
             losses.append((cosine.item() - label / 5) ** 2)
         else:
-            near, far = ((first - other).norm().item() for other in others)
-            losses.append(max(0, near - far + 3))
+            anchor, positive, negative = vectors_of_example
+            positive_distance = (anchor - positive).norm().item()
+            negative_distance = (anchor - negative).norm().item()
+            losses.append(max(0, positive_distance - negative_distance + 3))
     return sum(losses) / len(losses)
 
 
@@ -151,7 +162,8 @@ def literal_loss(vectors, size):
     ("name", "size"), [*product(["cls", "agg-star", "mlr-multi-vector"], [2, 3]), ("cls", 1)]
 )
 def test_the_loss_of_sentences(tiny, name, size):
-    terms, _, encoder = learn(tiny("bert"), name, size)
+    encoder = retriever(tiny("bert"), name, dropout=0.0).passage
+    terms, _ = learn(encoder, size)
     with torch.no_grad():
         expected = literal_loss(encoder(examples(size).sentences), size)
     assert terms == {OBJECTIVES[size].objective.value: pytest.approx(expected, rel=1e-6)}
@@ -160,7 +172,8 @@ def test_the_loss_of_sentences(tiny, name, size):
 @pytest.mark.parametrize("chunk", [1, 6])
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_chunks_of_examples_add_up_to_the_whole(tiny, size, chunk):
-    terms, expected, _ = learn(tiny("bert"), "cls", size)
-    again, found, _ = learn(tiny("bert"), "cls", size, in_chunks(chunk))
-    assert_same(found, expected, 1e-12)
-    assert again == pytest.approx(terms, rel=1e-6)
+    encoder = retriever(tiny("bert"), "cls", dropout=0.0).passage
+    expected_terms, expected_gradients = learn(encoder, size)
+    terms, step_gradients = learn(encoder, size, in_chunks(chunk))
+    assert_same(step_gradients, expected_gradients, 1e-12)
+    assert terms == pytest.approx(expected_terms, rel=1e-6)

@@ -33,15 +33,23 @@ def data(corpus, tmp_path_factory):
 
 
 def options_of(data, objective, **options):
-    return ({"expansions": data["expansions"]} if objective == "master" else {}) | options
+    """Options of a run; MASTER reads generated text."""
+    if objective == "master":
+        options["expansions"] = data["expansions"]
+    return options
 
 
-def losses(output):
-    entries = [entry for entry in log_of(output) if "loss" in entry]
-    return [
-        {name[5:]: value for name, value in entry.items() if name.startswith("loss_")}
-        for entry in entries
-    ]
+def terms_by_step(output):
+    """The terms of the loss of each step, by name."""
+    return [terms_of(entry) for entry in log_of(output) if "loss" in entry]
+
+
+def terms_of(entry):
+    terms = {}
+    for name, value in entry.items():
+        if name.startswith("loss_"):
+            terms[name.removeprefix("loss_")] = value
+    return terms
 
 
 @pytest.fixture(scope="module")
@@ -61,27 +69,34 @@ def trained(tiny, data, tmp_path_factory):
     return folder
 
 
-KINDS = [(objective, "bert") for objective in PretrainingObjective] + [
-    *(("condenser", "roberta"), ("cocondenser", "distilbert")),
-    *(("master", "roberta"), ("retromae", "distilbert"), ("dupmae", "roberta")),
+KINDS = [
+    *((objective, "bert") for objective in PretrainingObjective),
+    ("condenser", "roberta"),
+    ("cocondenser", "distilbert"),
+    ("master", "roberta"),
+    ("retromae", "distilbert"),
+    ("dupmae", "roberta"),
 ]
 
 
 @pytest.mark.parametrize(("objective", "kind"), KINDS)
 def test_every_objective_learns_and_the_folder_loads_whole(tiny, trained, objective, kind):
     folder = trained(objective, kind)
-    terms = losses(folder)
+    terms = terms_by_step(folder)
     assert len(terms) == 6
     assert sum(terms[-1].values()) < sum(terms[0].values())
     assert weights(folder) != weights(tiny(kind))
-    for auto in (AutoModelForMaskedLM, AutoModel):
-        info = auto.from_pretrained(folder, output_loading_info=True)[1]
+    for auto_class in (AutoModelForMaskedLM, AutoModel):
+        _, info = auto_class.from_pretrained(folder, output_loading_info=True)
         assert all("pooler" in name for name in info["missing_keys"])
-        assert auto is AutoModel or not info["unexpected_keys"]
-    ours, theirs = (AutoTokenizer.from_pretrained(path) for path in (folder, tiny(kind)))
-    assert ours("the cat")["input_ids"] == theirs("the cat")["input_ids"]
-    heads = {path.name for path in folder.glob("*.safetensors")} - {"model.safetensors"}
-    assert heads == ({HEAD_FILES[objective]} if objective in HEAD_FILES else set())
+        assert auto_class is AutoModel or not info["unexpected_keys"]
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    expected_tokenizer = AutoTokenizer.from_pretrained(tiny(kind))
+    assert tokenizer("the cat")["input_ids"] == expected_tokenizer("the cat")["input_ids"]
+    files = {"model.safetensors"}
+    if objective in HEAD_FILES:
+        files.add(HEAD_FILES[objective])
+    assert {path.name for path in folder.glob("*.safetensors")} == files
     layout = read_model_folder(folder)
     assert layout.passage.has_mlm_head
     assert not layout.has_settings
@@ -96,13 +111,15 @@ CLS = {"representation": Representation.CLS}
 def test_finetune_starts_from_it(trained, data, tmp_path, objective, options):
     folder = trained(objective)
     tune(tmp_path / "out", folder, data["examples"], **options, max_steps=1, lr=1e-12)
-    before, after = (load_file(f / "model.safetensors") for f in (folder, tmp_path / "out"))
+    before = load_file(folder / "model.safetensors")
+    after = load_file(tmp_path / "out" / "model.safetensors")
     if options is CLS:  # an encoder alone has no prefix
         before = {name.removeprefix("bert."): tensor for name, tensor in before.items()}
-    kept = before.keys() & after.keys()
-    assert ("cls.predictions.transform.dense.weight" in kept) is (options is AGG)
-    assert {name for name in before if "embeddings" in name or "layer" in name} <= kept
-    for name in kept:
+    common_names = before.keys() & after.keys()
+    assert ("cls.predictions.transform.dense.weight" in common_names) is (options is AGG)
+    encoder_names = {name for name in before if "embeddings" in name or "layer" in name}
+    assert encoder_names <= common_names
+    for name in common_names:
         torch.testing.assert_close(after[name], before[name], rtol=0, atol=1e-9)
 
 
@@ -116,8 +133,10 @@ def test_finetune_starts_from_it(trained, data, tmp_path, objective, options):
 )  # fmt: skip
 def test_tasks_bring_their_passes_along(tiny, data, tmp_path, options, terms):
     train(tmp_path / "out", data["corpus"], "master", tiny(), **options, max_steps=1)
-    assert [found.keys() for found in losses(tmp_path / "out")] == [terms]
-    decoders = {n.partition(".")[0] for n in load_file(tmp_path / "out" / HEAD_FILES["master"])}
+    [terms_of_step] = terms_by_step(tmp_path / "out")
+    assert terms_of_step.keys() == terms
+    tensors = load_file(tmp_path / "out" / HEAD_FILES["master"])
+    decoders = {name.partition(".")[0] for name in tensors}
     assert decoders == {f"{task}_decoder" for task in options["tasks"]}
 
 
@@ -137,45 +156,49 @@ def continue_training(output, corpus, objective, model, **options):
     train(output, corpus, objective, model, **{"lr": 1e-12, "max_steps": 1, **options})
 
 
-def as_authors(folder, copy, names, extra=()):
-    """The authors' layout: the heads' layers by their names in `model.pt`, in place of ours."""
+def write_authors_layout(folder, copy, head_file, published_heads):
+    """Copy a folder, its heads in `model.pt` by the authors' names, with a tensor beside them."""
     copy.mkdir()
     for file in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
         (copy / file).write_bytes((folder / file).read_bytes())
-    (ours,) = {path.name for path in folder.glob("*.safetensors")} - {"model.safetensors"}
-    tensors = {}
-    for name, tensor in load_file(folder / ours).items():
-        head, _, rest = name.partition(".")
-        tensors[f"{names[head]}.{rest}"] = tensor
-    torch.save(tensors | dict(extra), copy / "model.pt")
-    return copy
+    published_names = {name: published for published, name in published_heads.items()}
+    tensors = {"co_target": torch.arange(8)}
+    for name, tensor in load_file(folder / head_file).items():
+        head, _, name_in_head = name.partition(".")
+        tensors[f"{published_names[head]}.{name_in_head}"] = tensor
+    torch.save(tensors, copy / "model.pt")
 
 
-CONDENSER, MASTER = (
-    {ours: theirs for theirs, ours in kind.published_heads.items()} for kind in (Condenser, Master)
-)
-
-
-@pytest.mark.parametrize("published", [False, True], ids=["ours", "authors"])
+@pytest.mark.parametrize("layout", ["ours", "authors"])
 @pytest.mark.parametrize(
-    ("before", "after", "names"),
-    [("condenser", "cocondenser", CONDENSER), ("master", "master", MASTER)],
+    ("objective", "next_objective", "published_heads"),
+    [
+        ("condenser", "cocondenser", Condenser.published_heads),
+        ("master", "master", Master.published_heads),
+    ],
 )
 def test_training_continues_with_the_heads(
-    trained, data, tmp_path, caplog, before, after, names, published
+    trained, data, tmp_path, caplog, objective, next_objective, published_heads, layout
 ):
-    start = folder = trained(before)
-    if published:
-        start = as_authors(folder, tmp_path / "authors", names, {"co_target": torch.arange(8)})
+    folder = trained(objective)
+    head_file = HEAD_FILES[objective]
+    start = folder
+    file_that_is_read = folder / head_file
+    if layout == "authors":
+        start = tmp_path / "authors"
+        file_that_is_read = start / "model.pt"
+        write_authors_layout(folder, start, head_file, published_heads)
     caplog.clear()
-    continue_training(tmp_path / "out", data["corpus"], after, start, **options_of(data, after))
-    file = "model.pt" if published else HEAD_FILES[after]
-    assert f"{', '.join(names)}: from {start / file}" in caplog.messages
+    options = options_of(data, next_objective)
+    continue_training(tmp_path / "out", data["corpus"], next_objective, start, **options)
+    heads = ", ".join(published_heads.values())
+    assert f"{heads}: from {file_that_is_read}" in caplog.messages
     assert warnings_of(caplog) == []
-    found, expected = (load_file(path / HEAD_FILES[after]) for path in (tmp_path / "out", folder))
-    assert found.keys() == expected.keys()
+    tensors = load_file(tmp_path / "out" / head_file)
+    expected = load_file(folder / head_file)
+    assert tensors.keys() == expected.keys()
     for name, tensor in expected.items():
-        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-9)
+        torch.testing.assert_close(tensors[name], tensor, rtol=0, atol=1e-9)
 
 
 def test_a_head_that_is_missing_is_warned_of(tiny, data, tmp_path, caplog):
@@ -185,10 +208,11 @@ def test_a_head_that_is_missing_is_warned_of(tiny, data, tmp_path, caplog):
 
 
 def test_decoders_of_another_kind_are_rejected(trained, data, tmp_path, caplog):
-    folder, options = trained("master"), {"n_head_layers": 3, "tasks": ("mkp",)}
-    with pytest.raises(ModelError, match=r"mkp_decoder\.2") as error:
+    folder = trained("master")
+    options = {"n_head_layers": 3, "tasks": ("mkp",)}
+    with pytest.raises(ModelError, match=r"mkp_decoder\.2") as caught:
         continue_training(tmp_path / "out", data["corpus"], "master", folder, **options)
-    assert "--set fresh-heads=yes" in str(error.value.hint)
+    assert "--set fresh-heads=yes" in str(caught.value.hint)
     options |= {"fresh_heads": True}
     continue_training(tmp_path / "out", data["corpus"], "master", folder, **options)
     assert "mkp_decoder: randomly initialised" in caplog.messages

@@ -45,11 +45,12 @@ def test_from_nothing_resumes_with_its_vocabulary(corpus, tmp_path, caplog):
     train(tmp_path / "whole", corpus, "condenser", **NEW)
     with stopped_at(3, [(Trainer, "training_step")]), pytest.raises(Stopped):
         train(tmp_path / "cut", corpus, "condenser", **NEW)
-    start = contents(tmp_path / "cut.training" / "start")
+    start_contents = contents(tmp_path / "cut.training" / "start")
     caplog.clear()
     train(tmp_path / "cut", corpus, "condenser", **NEW, resume=True)
-    assert not [note for note in caplog.messages if "a vocabulary" in note or "again" in note]
-    assert contents(tmp_path / "cut.training" / "start") == start
+    assert "a vocabulary" not in caplog.text
+    assert "again" not in caplog.text
+    assert contents(tmp_path / "cut.training" / "start") == start_contents
     assert all_weights(tmp_path / "cut") == all_weights(tmp_path / "whole")
 
 
@@ -58,20 +59,21 @@ def test_the_vocabulary_is_a_tokenizer_of_transformers(tmp_path):
         "The river-bank's boats: 3 fished, 12 didn't!",
         "Élan and naïveté of the 北京 river; \u201cquoted\u201d words...",
     ]
-    made = train_vocabulary(lambda: iter(texts), 200, "texts", positions=64)
-    made.save_pretrained(tmp_path)
+    tokenizer = train_vocabulary(lambda: iter(texts), 200, "texts", positions=64)
+    tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
-    assert len(loaded) == len(made) <= 200
+    assert len(loaded) == len(tokenizer) <= 200
     assert loaded.convert_ids_to_tokens([0, 1, 2, 3, 4]) == SPECIALS
     for text in texts:
-        assert loaded(text)["input_ids"] == made(text)["input_ids"]
+        assert loaded(text)["input_ids"] == tokenizer(text)["input_ids"]
         assert loaded.unk_token_id not in loaded(text)["input_ids"]
     assert loaded("the moon", "a cat")["token_type_ids"][-1] == 1
     assert loaded.model_max_length == 64
     assert loaded.tokenize("[MASK] moon")[0] == loaded.mask_token
 
 
-def started(tmp_path, corpus, name="start", **options):
+def start(tmp_path, corpus, name="start", **options):
+    """The folder of a new model."""
     run = run_of(tmp_path / "out", corpus, **{**NEW, **options})
     return start_folder(run, tmp_path / name)
 
@@ -81,13 +83,15 @@ def test_a_given_tokenizer_is_taken_over(tiny, tmp_path):
     tokens = tmp_path / "tokens.jsonl"
     tokens.write_text('{"text": [5, 6, 7]}\n')
     with pytest.raises(InputError, match="no text to train a vocabulary on"):
-        started(tmp_path, tokens)
-    folder = started(tmp_path, tokens, tokenizer=str(tiny()), vocabulary_size=30522)
-    ours, theirs = (AutoTokenizer.from_pretrained(path) for path in (folder, tiny()))
-    assert ours.get_vocab() == theirs.get_vocab()
-    assert json.loads((folder / "config.json").read_text())["vocab_size"] == len(theirs)
+        start(tmp_path, tokens)
+    folder = start(tmp_path, tokens, tokenizer=str(tiny()), vocabulary_size=30522)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    given_tokenizer = AutoTokenizer.from_pretrained(tiny())
+    assert tokenizer.get_vocab() == given_tokenizer.get_vocab()
+    config = json.loads((folder / "config.json").read_text())
+    assert config["vocab_size"] == len(given_tokenizer)
 
 
 def test_a_tokenizer_without_a_mask_is_rejected(tiny, tmp_path, corpus):
     with pytest.raises(UsageError, match=r"no \[MASK\] or no \[CLS\]"):
-        started(tmp_path, corpus, tokenizer=str(tiny("t5")), vocabulary_size=30522)
+        start(tmp_path, corpus, tokenizer=str(tiny("t5")), vocabulary_size=30522)

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -43,39 +44,44 @@ LIMITS = st.builds(Limits, st.none() | st.integers(1, 5), st.none() | st.integer
 
 @given(LENGTHS, LIMITS)
 def test_groups_are_the_batch_within_the_limits(lengths, limits):
-    texts, work = [[7 + number] * length for number, length in enumerate(lengths)], Update()
+    texts = [[7 + number] * length for number, length in enumerate(lengths)]
+    update = Update()
     with patch.dict(ENOUGH, cpu=16):
-        batches, back = group(pad(texts, 0), work, limits)
-        (rows, _), *_ = groups_of([pad(texts, 0)], Update(), limits)
-    found = []
-    for part in batches:
-        assert part.has_padding is not part.attention_mask.all().item()
-        for row, mask in zip(part.input_ids, part.attention_mask, strict=True):
-            found.append(row[mask].tolist())
-    assert [found[place] for place in back] == texts
-    assert [texts[row] for row in rows] == found[: len(rows)]
-    positions = sum(part.input_ids.numel() for part in batches)
-    assert (work.tokens, work.positions) == (sum(lengths), positions)
-    for count, width in (part.input_ids.shape for part in batches):
+        groups, positions_of_texts = group(pad(texts, 0), update, limits)
+        (rows_of_first_group, _), *_ = groups_of([pad(texts, 0)], Update(), limits)
+    grouped_texts = []
+    for tokens in groups:
+        assert tokens.has_padding is not tokens.attention_mask.all().item()
+        for row, mask in zip(tokens.input_ids, tokens.attention_mask, strict=True):
+            grouped_texts.append(row[mask].tolist())
+    assert [grouped_texts[position] for position in positions_of_texts] == texts
+    first_group = [texts[row] for row in rows_of_first_group]
+    assert first_group == grouped_texts[: len(first_group)]
+    assert update.tokens == sum(lengths)
+    assert update.positions == sum(tokens.input_ids.numel() for tokens in groups)
+    for tokens in groups:
+        count, width = tokens.input_ids.shape
         assert limits.texts is None or count <= limits.texts
         assert limits.tokens is None or count == 1 or count * width <= limits.tokens
 
 
-def run(model, loss, cache, batch, work):
+def run(model, loss, cache, batch, update):
+    """The terms of a step, and the gradients."""
     model.zero_grad()
     torch.manual_seed(5)
-    terms = retrieval_step(model, loss, cache, True, batch, work)
+    terms = retrieval_step(model, loss, cache, True, batch, update)
     return {name: term.item() for name, term in terms.items()}, gradients(model)
 
 
-def chunked(model, loss, batch):
-    """The direct step chunk by chunk, every graph kept: what the cached step must equal."""
+def run_by_chunks(model, loss, batch):
+    """The direct step chunk by chunk, with the graphs of all: what the cached step must equal."""
     model.zero_grad()
     torch.manual_seed(5)
-    asked, place = group(batch.queries, Update(), Limits(CACHE.q_chunk))
-    read, places = group(batch.passages, Update(), Limits(CACHE.p_chunk))
-    queries = torch.cat([model.query(chunk) for chunk in asked])[place]
-    passages = join([model.passage.passage_vectors(chunk) for chunk in read]).of(places)
+    query_chunks, query_rows = group(batch.queries, Update(), Limits(CACHE.q_chunk))
+    passage_chunks, passage_rows = group(batch.passages, Update(), Limits(CACHE.p_chunk))
+    queries = torch.cat([model.query(chunk) for chunk in query_chunks])[query_rows]
+    vectors_of_chunks = [model.passage.passage_vectors(chunk) for chunk in passage_chunks]
+    passages = join(vectors_of_chunks).of(passage_rows)
     terms = loss(queries, passages, batch.groups, batch.keys, batch.teacher)
     torch.stack(list(terms.values())).sum().backward()
     return {name: term.item() for name, term in terms.items()}, gradients(model)
@@ -90,65 +96,77 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "loss", "untie"), CASES)
 def test_cached_is_direct_dropout_included(tiny, name, loss, untie):
-    model, batch = retriever(tiny("bert"), name, untie=untie), uneven_batch()
-    made = objective(model, name, loss)
-    expected_terms, expected = chunked(model, made, batch)
-    after = torch.rand(1)
-    terms, found = run(model, made, CACHE, batch, Update())
-    assert torch.rand(1).equal(after)
-    assert_same(found, expected, 1e-9)
+    model = retriever(tiny("bert"), name, untie=untie)
+    batch = uneven_batch()
+    loss_function = objective(model, name, loss)
+    expected_terms, expected_gradients = run_by_chunks(model, loss_function, batch)
+    random_number = torch.rand(1)
+    terms, step_gradients = run(model, loss_function, CACHE, batch, Update())
+    assert torch.rand(1).equal(random_number)  # the random state is where it would be
+    assert_same(step_gradients, expected_gradients, 1e-9)
     losses = {name: terms[name] for name in expected_terms}  # without the values at chance
     assert losses == pytest.approx(expected_terms, abs=1e-12)
 
 
-class Saved:
+class SavedTensor:
     """A tensor that a graph keeps for its backward pass; counts the bytes of all that live."""
 
-    now = most = 0
+    bytes_now = 0
+    peak_bytes = 0
 
     def __init__(self, tensor):
         self.tensor = tensor
-        Saved.now += tensor.nbytes
-        Saved.most = max(Saved.most, Saved.now)
+        SavedTensor.bytes_now += tensor.nbytes
+        SavedTensor.peak_bytes = max(SavedTensor.peak_bytes, SavedTensor.bytes_now)
 
     def __del__(self):
-        Saved.now -= self.tensor.nbytes
+        SavedTensor.bytes_now -= self.tensor.nbytes
 
 
-def peak(folder, name, cache, queries):
-    model, one = retriever(folder, name), batch_of(1)  # the same texts: chunks of one size
-    asked, passages = (
-        TokenBatch(texts.input_ids.repeat(queries, 1), texts.attention_mask.repeat(queries, 1))
-        for texts in (one.queries, one.passages)
+def repeated(texts, count):
+    """The same texts several times: chunks of one size."""
+    return TokenBatch(texts.input_ids.repeat(count, 1), texts.attention_mask.repeat(count, 1))
+
+
+def peak_bytes(folder, name, cache, query_count):
+    """The bytes that the graphs of a step keep at most."""
+    model = retriever(folder, name)
+    batch_of_one = batch_of(1)
+    batch = batch_of(query_count)._replace(
+        queries=repeated(batch_of_one.queries, query_count),
+        passages=repeated(batch_of_one.passages, query_count),
     )
-    batch = batch_of(queries)._replace(queries=asked, passages=passages)
-    assert Saved.now == 0
-    Saved.most = 0
-    with saved_tensors_hooks(Saved, lambda saved: saved.tensor):
+    assert SavedTensor.bytes_now == 0
+    SavedTensor.peak_bytes = 0
+    with saved_tensors_hooks(SavedTensor, lambda saved: saved.tensor):
         run(model, objective(model, name), cache, batch, Update())
-    return Saved.most
+    return SavedTensor.peak_bytes
 
 
 @pytest.mark.parametrize("name", ["cls", "agg-star", "colbert-average"])
 def test_memory_is_that_of_a_chunk(tiny, name):
     cache = CacheSettings(grad_cache=True, q_chunk=2, p_chunk=4)
-    folder = tiny("bert")
-    assert peak(folder, name, DIRECT, 12) > 2.5 * peak(folder, name, DIRECT, 4)
-    assert peak(folder, name, cache, 12) < 0.4 * peak(folder, name, DIRECT, 12)
+    model = tiny("bert")
+    direct_bytes = peak_bytes(model, name, DIRECT, 12)
+    assert direct_bytes > 2.5 * peak_bytes(model, name, DIRECT, 4)
+    assert peak_bytes(model, name, cache, 12) < 0.4 * direct_bytes
 
 
 @pytest.mark.parametrize("name", ["cls", "agg-star", "mlr-multi-vector", "colbert-average"])
 def test_groups_of_similar_length_change_nothing(tiny, monkeypatch, name):
-    model, batch = retriever(tiny("bert"), name, dropout=0.0), batch_of(5)
-    made = objective(model, name, "kl")
-    whole, grouped = Update(), Update()
-    terms, expected = run(model, made, DIRECT, batch, whole)
-    assert whole.positions > whole.tokens
+    model = retriever(tiny("bert"), name, dropout=0.0)
+    loss_function = objective(model, name, "kl")
+    batch = batch_of(5)
+    update = Update()
+    expected_terms, expected_gradients = run(model, loss_function, DIRECT, batch, update)
+    assert update.positions > update.tokens
     monkeypatch.setitem(ENOUGH, "cpu", 1)
-    grouped_terms, found = run(model, made, DIRECT, batch, grouped)
-    assert_same(found, expected, 1e-9)
-    assert grouped_terms == pytest.approx(terms)
-    assert grouped.tokens == whole.tokens == grouped.positions
+    update_of_groups = Update()
+    terms, step_gradients = run(model, loss_function, DIRECT, batch, update_of_groups)
+    assert_same(step_gradients, expected_gradients, 1e-9)
+    assert terms == pytest.approx(expected_terms)
+    assert update_of_groups.tokens == update.tokens
+    assert update_of_groups.positions == update.tokens  # no padding
 
 
 @pytest.mark.parametrize("name", ["cls", "mean", "agg-star", "mlr-multi-vector"])
@@ -156,18 +174,23 @@ def test_groups_of_similar_length_change_nothing(tiny, monkeypatch, name):
 def test_a_shared_encoder_reads_both_sides_at_once(tiny, name, untie):
     model = retriever(tiny("bert"), name, untie=untie, dropout=0.0)
     batch = uneven_batch()
-    shapes = []
-    encoders = (
-        [model.query.backbone] if model.shared else [model.query.backbone, model.passage.backbone]
-    )
-    for backbone in encoders:
-        backbone.encoder.register_forward_hook(lambda _, __, output: shapes.append(output[0].shape))
+    text_counts = []
+
+    def count_texts(_, __, output):
+        text_counts.append(len(output[0]))
+
+    backbones = [model.query.backbone]
+    if not model.shared:
+        backbones.append(model.passage.backbone)
+    for backbone in backbones:
+        backbone.encoder.register_forward_hook(count_texts)
     queries, passages = encode_retrieval_batch(model, batch, DIRECT, Update())
-    query_count, passage_count = len(batch.queries.input_ids), len(batch.passages.input_ids)
-    counts = [query_count, passage_count]
+    query_count = len(batch.queries.input_ids)
+    passage_count = len(batch.passages.input_ids)
     if model.shared and name != "mlr-multi-vector":  # whose passages have several vectors
-        counts = [query_count + passage_count]
-    assert [shape[0] for shape in shapes] == counts
+        assert text_counts == [query_count + passage_count]
+    else:
+        assert text_counts == [query_count, passage_count]
     torch.testing.assert_close(queries, model.query(batch.queries))
     expected = model.passage.passage_vectors(batch.passages)
     torch.testing.assert_close(passages.values, expected.values)
@@ -178,57 +201,80 @@ def test_reading_both_sides_at_once_is_reading_them_apart(tiny, kind, pad_id):
     model = retriever(tiny(kind), "mean", dropout=0.0)
     texts = [[2, *range(5, 5 + length)] for length in (2, 5, 63, 1)]  # one takes all positions
     batch = batch_of(2)._replace(queries=pad(texts[:2], pad_id), passages=pad(texts, pad_id))
-    together = encode_retrieval_batch(model, batch, DIRECT, Update())
+    queries, passages = encode_retrieval_batch(model, batch, DIRECT, Update())
     model.passage.sides_alike = False
-    apart = encode_retrieval_batch(model, batch, DIRECT, Update())
-    torch.testing.assert_close(together[0], apart[0])
-    torch.testing.assert_close(together[1].values, apart[1].values)
+    expected_queries, expected_passages = encode_retrieval_batch(model, batch, DIRECT, Update())
+    torch.testing.assert_close(queries, expected_queries)
+    torch.testing.assert_close(passages.values, expected_passages.values)
+
+
+class Case(NamedTuple):
+    """A step of two processes."""
+
+    representation: str
+    loss: str
+    cache: CacheSettings
+    across_devices: bool
 
 
 CHUNKS = CacheSettings(grad_cache=True, q_chunk=1, p_chunk=3)
-TOGETHER = [
-    *((name, "in-batch", cache, True) for name in REPRESENTATIONS for cache in (DIRECT, CHUNKS)),
-    *(("cls", loss, DIRECT, True) for loss in LOSSES if loss != "in-batch"),
-    ("cls", "full", DIRECT, False),
-    ("mlr-self-contrastive", "full", DIRECT, False),
+CASES_OF_TWO_PROCESSES = [
+    *(Case(name, "in-batch", DIRECT, True) for name in REPRESENTATIONS),
+    *(Case(name, "in-batch", CHUNKS, True) for name in REPRESENTATIONS),
+    *(Case("cls", loss, DIRECT, True) for loss in LOSSES if loss != "in-batch"),
+    Case("cls", "full", DIRECT, False),
+    Case("mlr-self-contrastive", "full", DIRECT, False),
 ]
 
 
-def trained(folder, case, batch):
-    name, loss, cache, across = case
-    model = retriever(Path(folder), name, dropout=0.0)
-    terms = retrieval_step(model, objective(model, name, loss), cache, across, batch, Update())
+def run_case(folder, case, batch):
+    """The terms of a step, and the gradients, summed over the processes."""
+    model = retriever(Path(folder), case.representation, dropout=0.0)
+    loss_function = objective(model, case.representation, case.loss)
+    terms = retrieval_step(model, loss_function, case.cache, case.across_devices, batch, Update())
     sum_gradients(model.parameters())
     return {name: term.item() for name, term in terms.items()}, gradients(model)
 
 
-def one_of_two(rank, folder, meeting, out):
+def run_cases_on_rank(rank, folder, meeting, results):
+    """Write the terms and gradients of all cases, of one of two processes."""
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     torch.set_num_threads(1)
     batch = part_of(uneven_batch(), rank, 2)
-    torch.save({case: trained(folder, case, batch) for case in TOGETHER}, f"{out}-{rank}.pt")
+    results_of_rank = [run_case(folder, case, batch) for case in CASES_OF_TWO_PROCESSES]
+    torch.save(results_of_rank, f"{results}-{rank}.pt")
     dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
-def two(tiny, tmp_path_factory):
+def results_of_ranks(tiny, tmp_path_factory):
+    """For each of two processes, the terms and gradients of all cases."""
     folder = tmp_path_factory.mktemp("two")
-    spawn(one_of_two, (str(tiny("bert")), str(folder / "meeting"), str(folder / "found")), 2)
-    return [torch.load(folder / f"found-{rank}.pt", weights_only=False) for rank in range(2)]
+    results = folder / "results"
+    spawn(run_cases_on_rank, (str(tiny("bert")), str(folder / "meeting"), str(results)), 2)
+    return [torch.load(f"{results}-{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+def mean_by_name(first, second):
+    return {name: (first[name] + second[name]) / 2 for name in first}
 
 
 @pytest.mark.slow
-def test_together_they_do_the_whole_batch_and_apart_the_mean_of_their_parts(two, tiny):
-    for case in TOGETHER:
-        parts = [part_of(uneven_batch(), rank, 2) for rank in range(2)]
-        alone = [trained(tiny("bert"), case, p) for p in ([uneven_batch()] if case[3] else parts)]
-        terms, expected = (
-            {name: sum(part[name] for part in each) / len(alone) for name in each[0]}
-            for each in zip(*alone, strict=True)
-        )
-        for found in two:
-            assert_same(found[case][1], expected, 1e-6)
-            assert found[case][0] == pytest.approx(terms)
+def test_two_processes_do_the_whole_batch_or_the_mean_of_their_parts(results_of_ranks, tiny):
+    for number, case in enumerate(CASES_OF_TWO_PROCESSES):
+        if case.across_devices:
+            expected_terms, expected_gradients = run_case(tiny("bert"), case, uneven_batch())
+        else:
+            first_part = part_of(uneven_batch(), 0, 2)
+            second_part = part_of(uneven_batch(), 1, 2)
+            first_terms, first_gradients = run_case(tiny("bert"), case, first_part)
+            second_terms, second_gradients = run_case(tiny("bert"), case, second_part)
+            expected_terms = mean_by_name(first_terms, second_terms)
+            expected_gradients = mean_by_name(first_gradients, second_gradients)
+        for results in results_of_ranks:
+            terms, step_gradients = results[number]
+            assert_same(step_gradients, expected_gradients, 1e-6)
+            assert terms == pytest.approx(expected_terms)
 
 
 def test_the_launch_and_the_device_of_a_rank(monkeypatch):

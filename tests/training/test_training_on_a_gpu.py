@@ -145,8 +145,8 @@ def test_steps_whose_gradients_are_too_large_for_float16_are_said_to_be_skipped(
     with stopped_at(8, [(Trainer, "training_step")]), pytest.raises(Stopped):
         tune(tmp_path / "seldom", model, train, **options, device="cuda")
     tune(tmp_path / "seldom", model, train, **options, device="cuda", resume=True)
-    said = f"step 16: skipped {sum(skipped)} of the last 16 steps, as a gradient was too large"
-    assert [said in message for message in caplog.messages].count(True) == 1
+    expected = f"step 16: skipped {sum(skipped)} of the last 16 steps"
+    assert caplog.text.count(expected) == 1
 
 
 @pytest.mark.parametrize("objective", [Objective.COSINE_MSE, Objective.TRIPLET])
@@ -190,12 +190,15 @@ def test_a_run_resumes_midway_with_the_random_state_of_its_gpu(
     state = torch.arange(16, dtype=torch.uint8)
     set_states: list[tuple[torch.Tensor, torch.device]] = []
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda _: state)
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *given: set_states.append(given))
+    monkeypatch.setattr(
+        torch.cuda, "set_rng_state", lambda state, device: set_states.append((state, device))
+    )
     with stopped_at(3, [(Trainer, "training_step")]), pytest.raises(Stopped):
         tune(tmp_path / "cut", tiny(), train, **options)
     assert not set_states
     resumed = tune(tmp_path / "cut", tiny(), train, **options, resume=True)
-    assert (resumed.steps, resumed.first_step) == (4, 2)
+    assert resumed.steps == 4
+    assert resumed.first_step == 2
     [(set_state, device)] = set_states
     assert torch.equal(set_state, state)
     assert device == torch.device("cuda")
@@ -225,10 +228,10 @@ def test_batches_of_other_processes_come_pinned(
 def test_training_without_enough_memory_names_what_needs_less(
     model, train, corpus, tmp_path, simulated_gpu, monkeypatch
 ):
-    def full(*_, **__):
+    def fail(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
 
-    monkeypatch.setattr(Backbone, "forward", full)
+    monkeypatch.setattr(Backbone, "forward", fail)
     for run in (
         lambda: tune(tmp_path / "finetune", model, train, **STEPS, **CLS, device="cuda"),
         lambda: pretraining.train(

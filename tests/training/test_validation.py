@@ -35,35 +35,43 @@ DEV = DevSet(QUERIES, PASSAGES, (0, 0), RELEVANT, GROUPS)
 
 def scores_by_hand(model):
     """Each query against each passage, alone: by the best of the passage's stored vectors."""
-    return [
-        [
-            max(
-                torch.dot(model.query(pad([query], 0))[0].float(), vector.float()).item()
-                for vector in model.passage.stored_vectors(pad([passage], 0))[0]
-            )
-            for passage in PASSAGES
-        ]
-        for query in QUERIES
-    ]
+    scores = []
+    for query in QUERIES:
+        [query_vector] = model.query(pad([query], 0)).float()
+        scores_of_query = []
+        for passage in PASSAGES:
+            [vectors] = model.passage.stored_vectors(pad([passage], 0)).float()
+            scores_of_query.append(max(torch.dot(query_vector, v).item() for v in vectors))
+        scores.append(scores_of_query)
+    return scores
 
 
-def measured_by_hand(scores, batch, temperature):
-    losses, positions, reciprocal = [], [], []
-    for number, row in enumerate(scores):
+def mean(values):
+    return sum(values) / len(values)
+
+
+def measures_by_hand(scores, batch, temperature):
+    losses = []
+    ranks = []
+    reciprocal_ranks_of_queries = []
+    for number, scores_of_query in enumerate(scores):
+        positive_score = scores_of_query[GROUPS[number, 0]]
         start = number // batch * batch
-        passages = set(GROUPS[start : start + batch].flatten().tolist()) - {-1}
-        among = [row[p] / temperature for p in passages]
-        positive = row[GROUPS[number, 0]]
-        losses.append(math.log(sum(map(math.exp, among))) - positive / temperature)
-        positions.append(sum(other > positive for other in row))
-        ranked = [p for _, p in sorted((-score, p) for p, score in enumerate(row))][:10]
-        found = [place for place, p in enumerate(ranked, start=1) if p in RELEVANT[number]]
-        reciprocal.append(1 / found[0] if found else 0.0)
-
-    def mean(values):
-        return sum(values) / len(values)
-
-    return {"RR@10": mean(reciprocal), "dev-loss": mean(losses), "avg-rank": mean(positions)}
+        passages_of_batch = set(GROUPS[start : start + batch].flatten().tolist()) - {-1}
+        exponentials = [math.exp(scores_of_query[p] / temperature) for p in passages_of_batch]
+        losses.append(math.log(sum(exponentials)) - positive_score / temperature)
+        ranks.append(sum(score > positive_score for score in scores_of_query))
+        ranking = sorted(range(len(PASSAGES)), key=lambda row: (-scores_of_query[row], row))[:10]
+        reciprocal_rank = 0.0
+        for rank, row in reversed([*enumerate(ranking, start=1)]):
+            if row in RELEVANT[number]:
+                reciprocal_rank = 1 / rank
+        reciprocal_ranks_of_queries.append(reciprocal_rank)
+    return {
+        "RR@10": mean(reciprocal_ranks_of_queries),
+        "dev-loss": mean(losses),
+        "avg-rank": mean(ranks),
+    }
 
 
 @pytest.mark.parametrize("name", ["cls", "mlr-self-contrastive", "mlr-multi-vector"])
@@ -71,7 +79,7 @@ def measured_by_hand(scores, batch, temperature):
 def test_measures_are_their_definitions(tiny, name, batch):
     model = retriever(tiny("bert"), name).eval()
     with torch.no_grad():
-        expected = measured_by_hand(scores_by_hand(model), batch, 0.7)
+        expected = measures_by_hand(scores_by_hand(model), batch, 0.7)
     assert measure(model, token_budget(), [DEV], batch, 0.7) == pytest.approx(expected, rel=1e-4)
 
 
@@ -90,24 +98,28 @@ def test_measures_are_within_a_query_s_group(tiny):
     groups = torch.tensor([list(range(11)), [11, *range(10)]])
     dev = DevSet(QUERIES[:2], PASSAGES, (0, 0), [[0], [11]], groups)
     measured = measure_groups(reranker, joiner, token_budget(), [dev])
-    losses, before = [], []
+    losses = []
+    better_counts = []
+    reciprocal_ranks_of_queries = []
     with torch.no_grad():
         for query, rows in zip(QUERIES[:2], groups.tolist(), strict=True):
             pairs = [joiner.join(query, PASSAGES[row]) for row in rows]
             scores = torch.cat([reranker(joiner.batch([pair])) for pair in pairs])
             losses.append(-scores.log_softmax(0)[0].item())
-            before.append(sum(score > scores[0] for score in scores.tolist()))
+            better_count = int((scores > scores[0]).sum())
+            better_counts.append(better_count)
+            reciprocal_ranks_of_queries.append(1 / (better_count + 1) if better_count < 10 else 0)
     assert measured == {
-        "dev-loss": pytest.approx(sum(losses) / 2, rel=1e-6),
-        "avg-rank": sum(before) / 2,
-        "RR@10": pytest.approx(sum(1 / (b + 1) if b < 10 else 0 for b in before) / 2),
+        "dev-loss": pytest.approx(mean(losses), rel=1e-6),
+        "avg-rank": mean(better_counts),
+        "RR@10": pytest.approx(mean(reciprocal_ranks_of_queries)),
     }
 
 
 @pytest.fixture(scope="module")
 def tokenizers():
-    made = TextTokenizer(tiny_tokenizer("bert", VOCABULARY), TextSettings())
-    return made, made
+    tokenizer = TextTokenizer(tiny_tokenizer("bert", VOCABULARY), TextSettings())
+    return tokenizer, tokenizer
 
 
 def test_groups_are_the_first_positive_and_the_top_negatives(tmp_path, tokenizers):
@@ -122,24 +134,39 @@ def test_groups_are_the_first_positive_and_the_top_negatives(tmp_path, tokenizer
         return tokenizer.decode(list(dev.passages[row]), skip_special_tokens=True)
 
     for example, group, relevant in zip(examples, dev.groups.tolist(), dev.relevant, strict=True):
-        positives, negatives = example["positive_passages"], example["negative_passages"]
-        expected = [positives[0], *negatives[:2]]
-        assert [text(row) for row in group] == [each["text"] for each in expected]
-        assert [text(row) for row in relevant] == [each["text"] for each in positives]
-    assert (len(dev.queries), len(dev.passages)) == (4, 20)
+        positives = [passage["text"] for passage in example["positive_passages"]]
+        negatives = [passage["text"] for passage in example["negative_passages"]]
+        assert [text(row) for row in group] == [positives[0], negatives[0], negatives[1]]
+        assert [text(row) for row in relevant] == positives
+    assert len(dev.queries) == 4
+    assert len(dev.passages) == 20
+
+
+def dev_run(toy, tmp_path):
+    """A run that validates on the toy collection."""
+    return run_of(
+        tmp_path / "out",
+        "model",
+        "train",
+        dev_corpus=str(toy / "corpus.jsonl"),
+        dev_topics=str(toy / "queries.tsv"),
+        dev_qrels=str(toy / "qrels.txt"),
+    )
 
 
 def test_a_collection_is_sorted_by_descending_id(toy, tmp_path, tokenizers):
-    files = {"dev_corpus": "corpus.jsonl", "dev_topics": "queries.tsv", "dev_qrels": "qrels.txt"}
-    given = {name: str(toy / file) for name, file in files.items()}
-    run = run_of(tmp_path / "out", "model", "train", **given)
+    run = dev_run(toy, tmp_path)
     (dev,) = dev_sets(run, None, tokenizers)
     docids = sorted(TEXTS, reverse=True)
     assert docids.index("d10") > docids.index("d2")
     assert len(dev.passages) == len(docids)
-    found = [{docids[row] for row in rows} for rows in dev.relevant]
-    assert found == [{"d3"}, {"d1", "d5"}, {"d4"}]
+    relevant_docids = [{docids[row] for row in rows} for rows in dev.relevant]
+    assert relevant_docids == [{"d3"}, {"d1", "d5"}, {"d4"}]
     assert dev.groups is None
+
+
+def test_judgments_that_join_nothing_are_rejected(toy, tmp_path, tokenizers):
+    run = dev_run(toy, tmp_path)
     (toy / "qrels.txt").write_text("x1 0 d3 1\n")
     with pytest.raises(InputError, match="no relevance judgment that joins a query"):
         dev_sets(run, None, tokenizers)
