@@ -25,6 +25,7 @@ from denserk.io.vectors import check_index
 from denserk.io.versions import read_whole
 from denserk.reporting import track
 
+# settings that a template prescribes for what is filled from it
 PRESCRIBED_SETTINGS = (
     "type",
     "factory",
@@ -44,7 +45,7 @@ class Template:
 
     name: str  # of the folder
     manifest: Manifest
-    factory: str  # faiss's factory string, with the number of lists
+    factory: str  # string of faiss's index_factory, such as "IVF4000,PQ32x8"
     index: Any  # of faiss
     sha256: str  # of the empty index; equal for indexes with the same training
 
@@ -114,7 +115,7 @@ def _read_template(name: str) -> Template:
     ivf = mergeable_ivf(index)
     if ivf is None:
         index = read_index(path, mapped=False)  # what is mapped cannot be emptied
-    else:  # the lists stay mapped from their file, and the index lets go of them
+    else:  # the index lets go of its lists, which are mapped from the file
         replace_lists(ivf, faiss.ArrayInvertedLists(ivf.nlist, ivf.code_size))
     index.reset()
     digest = hashlib.sha256(faiss.serialize_index(index)).hexdigest()
