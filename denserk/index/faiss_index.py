@@ -1,6 +1,6 @@
 """Searching an approximate index with faiss, mapped from its file."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from pathlib import Path
 from threading import Event, Lock
@@ -54,18 +54,12 @@ class FaissIndex:
         self._indexes = list(inner_indexes(self._index))
         self._graphs = [index for index in self._indexes if isinstance(index, faiss.IndexHNSW)]
         self._ivfs = [index for index in self._indexes if isinstance(index, faiss.IndexIVF)]
-        self._refined = [index for index in self._indexes if isinstance(index, faiss.IndexRefine)]
+        self._refined = _refined_indexes(self._indexes)
         self._refuse_damaged_training()
-        if device == "auto":
-            device = "cuda" if faiss.get_num_gpus() else "cpu"
-        self._gpu_index = None
-        if device != "cpu":
-            self._gpu_index = on_gpu(self._index, device, cpu_option="--set index-device=cpu")
+        self._gpu_index = _copy_on_gpu(self._index, device)
         if self._gpu_index is not None:
             # the copy on the GPU has refined indexes of its own, whose k_factor is set, too
-            for index in inner_indexes(self._gpu_index):
-                if isinstance(index, faiss.IndexRefine):
-                    self._refined.append(index)
+            self._refined += _refined_indexes(inner_indexes(self._gpu_index))
         # search parameters are set in faiss's index, which several searches and the copies made by
         # `with_options` share
         self._lock = Lock()
@@ -193,6 +187,21 @@ class FaissIndex:
                 ivf.make_direct_map()  # in which list a row is
             vectors: Vectors = self._index.reconstruct_batch(rows)
         return vectors
+
+
+def _refined_indexes(indexes: Iterable[Any]) -> list[Any]:
+    """Return those of some indexes that score candidates again by more precise vectors."""
+    faiss = load_faiss()
+    return [index for index in indexes if isinstance(index, faiss.IndexRefine)]
+
+
+def _copy_on_gpu(index: Any, device: str) -> Any:
+    """Return a copy of an index on a GPU; None for the CPU, or if faiss has no GPU version of it."""
+    if device == "auto":
+        device = "cuda" if load_faiss().get_num_gpus() else "cpu"
+    if device == "cpu":
+        return None
+    return on_gpu(index, device, cpu_option="--set index-device=cpu")
 
 
 def _trained_numbers(index: Any) -> list[NDArray[np.float32]]:
