@@ -196,7 +196,7 @@ def _refined_indexes(indexes: Iterable[Any]) -> list[Any]:
 
 
 def _copy_on_gpu(index: Any, device: str) -> Any:
-    """Return a copy of an index on a GPU; None for the CPU, or if faiss has no GPU version of it."""
+    """Return a copy of an index on a GPU; None for the CPU, or if faiss has no GPU version."""
     if device == "auto":
         device = "cuda" if load_faiss().get_num_gpus() else "cpu"
     if device == "cpu":
