@@ -49,16 +49,20 @@ __all__ = [
 
 
 def let_idle_threads_sleep() -> None:
-    """Set how threads wait, unless the user did; libraries read it once, when they are loaded.
+    """Let threads of OpenMP and OpenBLAS sleep while they wait for work, unless the user chose.
 
-    Spinning threads of OpenMP and OpenBLAS halve the speed of a busy machine.
+    Threads that spin instead halve the speed of a busy machine. The libraries read these variables
+    once, when they are loaded, so call this before torch, NumPy or faiss are imported.
     """
-    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & os.environ.keys():
+    openmp_variables = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}  # any of them decides
+    if openmp_variables.isdisjoint(os.environ):
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # 2^4 cycles, the least
+    # threads of OpenBLAS spin for 2^N cycles before they sleep, and 4 is the least N
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 
 
 def __getattr__(name: str) -> Any:
+    """Load a public name when it is first used; Python calls this for names not defined above."""
     if name not in __all__:
         raise AttributeError(f"module 'denserk' has no attribute {name!r}")
     let_idle_threads_sleep()
@@ -68,4 +72,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
+    """Return the public names, also those that are not loaded yet."""
     return [*__all__, "__version__"]

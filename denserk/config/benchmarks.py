@@ -11,7 +11,8 @@ from denserk.config.shared import ResumeSettings
 from denserk.config.values import unknown_name
 from denserk.config.yaml_files import RECIPES, read_yaml
 
-# Papers with published figures; condenser: also coCondenser and gradient caching.
+# Papers with published figures; condenser: also coCondenser and gradient caching. Their values are
+# the names in lower case, as the command line and the recipes spell them.
 Paper = StrEnum("Paper", "AGGRETRIEVER CONDENSER MASTER MLR")
 
 
@@ -24,8 +25,8 @@ class Source:
     fetched: bool = True  # whether that package can download it
 
     @property
-    def shown(self) -> str:
-        """Return the name, or the path of a file that no package downloads."""
+    def display_name(self) -> str:
+        """Return the name, or the path at which a file is expected that no package downloads."""
         if self.name is not None and self.fetched:
             return self.name
         return f"$DENSERK_CACHE/{self.paths[0]}"
@@ -42,6 +43,7 @@ class Corpus:
     passage_max_length: int = 128
 
 
+# eq=False: a benchmark can be in a set, although its mappings cannot be hashed
 @dataclass(frozen=True, eq=False)
 class Benchmark:
     """A benchmark: a corpus with topics, and with qrels or answers."""
@@ -57,7 +59,8 @@ class Benchmark:
     max_passage: bool = False  # rank documents by their best passage ("document#part")
     regex: bool = False  # answers are regular expressions
     labels: Mapping[Paper, str] = field(default_factory=dict)  # its name in a paper's tables
-    metrics: Mapping[str, str] = field(default_factory=dict)  # papers' name of a measure -> measure
+    # papers' name of a measure -> measure; "master R@50" is what MASTER alone calls R@50
+    metrics: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sources(self) -> dict[str, Source]:
@@ -71,7 +74,7 @@ class Benchmark:
 
     @property
     def short(self) -> str:
-        """Return the name used in file names, such as cqadupstack-android."""
+        """Return the name used in file names: cqadupstack-android of beir/cqadupstack/android."""
         return self.name.removeprefix("beir/").replace("/", "-")
 
 
@@ -87,6 +90,7 @@ class Group:
 
 @cache
 def _recipe() -> Mapping[str, Mapping[str, Any]]:
+    """Return the sections of the recipe, which are the fields of each entry by its name."""
     return read_yaml(RECIPES / "benchmarks.yaml")
 
 
@@ -95,19 +99,24 @@ def benchmarks() -> Mapping[str, Benchmark]:
     """Return all benchmarks by name."""
     corpora = _recipe()["corpora"]
     benchmark_by_name = {}
-    for name, row in _recipe()["benchmarks"].items():
-        values = {"name": name, **row}
+    for name, recipe_fields in _recipe()["benchmarks"].items():
         if name.startswith("beir/"):
-            values = _beir(**values)
-        corpus = values["corpus"]
-        if isinstance(corpus, str):
-            values["corpus"] = {"name": corpus, **corpora[corpus]}
-        benchmark_by_name[name] = from_json(Benchmark, values)
+            fields = _beir_fields(name, **recipe_fields)
+        else:
+            corpus_name = recipe_fields["corpus"]
+            corpus = {"name": corpus_name, **corpora[corpus_name]}
+            fields = {"name": name, **recipe_fields, "corpus": corpus}
+        benchmark_by_name[name] = from_json(Benchmark, fields)
     return benchmark_by_name
 
 
-def _beir(name: str, split: str = "test", fetched: bool = True, **values: Any) -> dict[str, Any]:
-    """Add the corpus, topics and qrels implied by the name of a BEIR dataset."""
+def _beir_fields(
+    name: str, split: str = "test", fetched: bool = True, **other_fields: Any
+) -> dict[str, Any]:
+    """Return a benchmark's fields, with the sources that the name of a BEIR dataset implies.
+
+    Of beir/nq, the corpus is beir:nq, and topics and qrels are beir:nq/test.
+    """
     dataset = name.replace("/", ":", 1)
     source = {"paths": [name], "name": dataset, "fetched": fetched}
     source_of_split = {**source, "name": f"{dataset}/{split}"}
@@ -119,7 +128,7 @@ def _beir(name: str, split: str = "test", fetched: bool = True, **values: Any) -
     }
     return {
         "name": name,
-        **values,
+        **other_fields,
         "corpus": corpus,
         "topics": source_of_split,
         "qrels": source_of_split,
@@ -129,12 +138,17 @@ def _beir(name: str, split: str = "test", fetched: bool = True, **values: Any) -
 @cache
 def groups() -> Mapping[str, Group]:
     """Return all groups by name; members come before the groups that contain them."""
-    rows = _recipe()["groups"].items()
-    return {name: from_json(Group, {"name": name, **values}) for name, values in rows}
+    group_by_name = {}
+    for name, recipe_fields in _recipe()["groups"].items():
+        group_by_name[name] = from_json(Group, {"name": name, **recipe_fields})
+    return group_by_name
 
 
 def find_benchmark(name: str) -> Benchmark | Group:
-    """Return the benchmark or group of a name; the error of an unknown one has the nearest."""
+    """Return the benchmark or group of a name; an unknown name is a UsageError with the nearest.
+
+    "beir:nq", as sources are spelled, is "beir/nq", and a slash at the end is ignored.
+    """
     entries: dict[str, Benchmark | Group] = {**benchmarks(), **groups()}
     name = name.replace("beir:", "beir/").rstrip("/")
     if name not in entries:
@@ -144,7 +158,7 @@ def find_benchmark(name: str) -> Benchmark | Group:
 
 
 def find_benchmarks(names: Iterable[str]) -> tuple[Benchmark, ...]:
-    """Return the benchmarks of several names: groups resolved, no duplicates, in order."""
+    """Return the benchmarks of several names, each once, in order; a group is its members."""
     benchmark_by_name: dict[str, Benchmark] = {}
     for entry in map(find_benchmark, names):
         members = [entry] if isinstance(entry, Benchmark) else find_benchmarks(entry.members)
@@ -155,12 +169,12 @@ def find_benchmarks(names: Iterable[str]) -> tuple[Benchmark, ...]:
 
 def groups_within(names: Iterable[str]) -> tuple[Group, ...]:
     """Return the groups whose members are all among these benchmarks."""
-    present = set(find_benchmarks(names))
-    contained = []
+    benchmarks_of_names = set(find_benchmarks(names))
+    complete_groups = []
     for group in groups().values():
-        if present.issuperset(find_benchmarks([group.name])):
-            contained.append(group)
-    return tuple(contained)
+        if benchmarks_of_names.issuperset(find_benchmarks([group.name])):
+            complete_groups.append(group)
+    return tuple(complete_groups)
 
 
 # Columns of `list_benchmarks`.
@@ -174,22 +188,22 @@ def list_benchmarks() -> list[tuple[str, ...]]:
         (
             entry.name,
             entry.title,
-            " ".join(_sources(entry)),
+            " ".join(_source_names(entry)),
             " ".join(_measures(entry)),
-            ", ".join(entry.labels),
+            ", ".join(entry.labels),  # the papers that report it
         )
         for entry in entries
     ]
 
 
-def _sources(entry: Benchmark | Group) -> list[str]:
-    """Return the names of a benchmark's corpus and judgments, or of a group's members."""
+def _source_names(entry: Benchmark | Group) -> list[str]:
+    """Return the names of a benchmark's corpus and qrels or answers, or of a group's members."""
     if isinstance(entry, Group):
         return list(entry.members)
-    names = [entry.corpus.source.shown]
-    relevance = entry.qrels or entry.answers
-    if relevance is not None and relevance.shown not in names:
-        names.append(relevance.shown)
+    names = [entry.corpus.source.display_name]
+    judgments = entry.qrels or entry.answers
+    if judgments is not None and judgments.display_name not in names:
+        names.append(judgments.display_name)
     return names
 
 
@@ -223,6 +237,7 @@ class BenchmarkPaths(Settings, kw_only=True):
     """List all benchmarks with sources, measures and papers, and exit."""
 
 
+# how runs are made with --model; the docstring is a heading of --help
 class MakeSettings(ResumeSettings):
     """Search with --model."""
 

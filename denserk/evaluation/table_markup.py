@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 DAGGER = "\u2020"  # marks a value that differs significantly from the baseline's
 LATEX_MARK = r"^{\dagger}"  # the same in LaTeX's mathematics
-# What LaTeX would not print as it is: its special characters; in its first font encoding, "<", ">"
-# and "|"; shorthands of babel; and what the end of a row takes as its argument ("[", "*").
+# What LaTeX would not print as it is: its special characters; "<", ">" and "|", which are other
+# characters in its default font encoding (OT1); quotation marks, of which '"' is a shorthand in
+# some languages of babel; and "[" and "*", which at the start of a row would be arguments of the
+# \\ that ends the row before.
 LATEX_CHARACTERS = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -41,62 +43,71 @@ LATEX_CHARACTERS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A value as text; whether it is the best of its kind, and whether it differs significantly."""
+    """A value or a name as plain text, and how it is marked."""
 
     text: str
-    best: bool = False
-    differs: bool = False
+    best: bool = False  # the best run by this measure
+    differs: bool = False  # significantly, from the baseline
 
 
 @dataclass(frozen=True)
 class Table:
-    """`labels` columns of names, then columns of values; notes stand below."""
+    """Columns of names, such as runs, then columns of values; notes stand below."""
 
     header: tuple[str, ...]
-    labels: int
+    name_columns: int  # the first columns, which hold names
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
 
     @property
     def marks_best(self) -> bool:
-        """Return whether any value is the best of its kind."""
+        """Return whether any value is marked as the best."""
         return any(cell.best for cell in chain.from_iterable(self.rows))
 
     def legend(self, mark: str) -> tuple[str, ...]:
-        """Return the notes, and before them what marks the best values, if any are marked."""
+        """Return the notes; before them, what `mark` means, if values are marked as the best.
+
+        `mark` is the name of the mark in this markup, such as "bold".
+        """
         if self.marks_best:
             return (f"{mark}: best run by each measure", *self.notes)
         return self.notes
 
 
 def as_rich(table: Table) -> "RichTable":
-    """Return aligned columns; a star and green mark the best values, a dagger those that differ."""
+    """Return aligned columns for a terminal, without the notes, which the caller prints.
+
+    A star and green mark the best values, a dagger those that differ. Marks stand before values,
+    which are aligned on the right, so that digits line up.
+    """
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    rich = RichTable(box=None, pad_edge=False, header_style="")
+    rich_table = RichTable(box=None, pad_edge=False, header_style="")
     for column, name in enumerate(table.header):
-        if column < table.labels:
-            rich.add_column(Text(printable(name, None)), justify="left")
+        title = Text(printable(name, longest=None))
+        if column < table.name_columns:
+            rich_table.add_column(title, justify="left")
         else:
-            rich.add_column(Text(printable(name, None)), justify="right", no_wrap=True)
+            rich_table.add_column(title, justify="right", no_wrap=True)
     for row in table.rows:
         texts = []
         for cell in row:
             marks = DAGGER if cell.differs else ""
             if cell.best:
                 marks += "*"
-            texts.append(Text(marks + printable(cell.text, None), "green" if cell.best else ""))
-        rich.add_row(*texts)
-    return rich
+            color = "green" if cell.best else ""
+            texts.append(Text(marks + printable(cell.text, longest=None), color))
+        rich_table.add_row(*texts)
+    return rich_table
 
 
 def as_markdown(table: Table) -> str:
     """Return a table in Markdown, and its notes below it."""
     header = [escape_markdown(name) for name in table.header]
-    value_count = len(table.header) - table.labels
+    value_columns = len(table.header) - table.name_columns
     lines = [_markdown_line(header)]
-    lines.append("|" + "---|" * table.labels + "---:|" * value_count + "\n")
+    lines.append("|" + "---|" * table.name_columns + "---:|" * value_columns + "\n")
     for row in table.rows:
         lines.append(_markdown_line([_markdown_text(cell) for cell in row]))
     for note in table.legend("bold"):
@@ -115,9 +126,12 @@ def escape_markdown(text: str) -> str:
     >>> print(escape_markdown("R&D &lt; a_b _c_"))
     R&D &amp;lt; a_b \_c\_
     """
-    escaped = re.sub(r"([\\`*\[\]|])", r"\\\1", printable(text, None))
+    escaped = re.sub(r"([\\`*\[\]|])", r"\\\1", printable(text, longest=None))
+    # "_" without a letter or digit before or behind it; [^\W_] is a letter or digit
     escaped = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", escaped)
+    # the start of a character's name or number, such as "&lt;" or "&#60;"
     escaped = re.sub(r"&(?=#?\w+;)", "&amp;", escaped)
+    # the start of a tag, or of a comment
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", escaped)
 
 
@@ -136,18 +150,20 @@ def _markdown_text(cell: Cell) -> str:
 
 
 def as_latex(table: Table, caption: str, label: str) -> str:
-    """Return a table in LaTeX with its caption, the best values in bold.
+    """Return a table in LaTeX with its caption, the best values in bold, without the notes.
 
-    It needs no package but booktabs. The caption is a plain text, as are the cells.
+    It needs no package but booktabs. The caption is a plain text, as are the cells; `label` is the
+    key of its cross-references, and is not escaped.
     """
-    columns = "l" * table.labels + "r" * (len(table.header) - table.labels)
+    value_columns = len(table.header) - table.name_columns
+    alignment = "l" * table.name_columns + "r" * value_columns
     lines = [
         r"% in the preamble: \usepackage{booktabs}",
         r"\begin{table}[tb]",
         r"\centering",
         rf"\caption{{{escape_latex(caption)}}}",
         rf"\label{{{label}}}",
-        rf"\begin{{tabular}}{{{columns}}}",
+        rf"\begin{{tabular}}{{{alignment}}}",
         r"\toprule",
         _latex_line([escape_latex(name) for name in table.header]),
         r"\midrule",
@@ -167,29 +183,41 @@ def escape_latex(text: str) -> str:
     >>> print(escape_latex("a--b <x>"))
     a-{}-b $<$x$>$
     """
-    characters = [LATEX_CHARACTERS.get(character, character) for character in printable(text, None)]
-    # two of these would print as one other character
-    return re.sub(r"([-',])(?=\1)", r"\1{}", "".join(characters))
+    plain_text = printable(text, longest=None)
+    escaped = "".join(LATEX_CHARACTERS.get(character, character) for character in plain_text)
+    # LaTeX joins two of these to one other character, such as a dash; {} keeps them apart
+    return re.sub(r"([-',])(?=\1)", r"\1{}", escaped)
 
 
 def _latex_lines(table: Table) -> Iterator[str]:
-    """Yield the rows; of several columns of names, the first one groups the rows."""
-    columns_with_marks = set()
-    for row in table.rows:
-        columns_with_marks |= {column for column, cell in enumerate(row) if cell.differs}
-    group = None
+    """Yield the rows; of several columns of names, the first one groups the rows.
+
+    A group has its name in its first row alone, and is set apart from the group before it.
+    """
+    columns_with_marks = _columns_with_marks(table)
+    previous_group = None
     for row in table.rows:
         texts = []
         for column, cell in enumerate(row):
             texts.append(_latex_text(cell, leaves_room=column in columns_with_marks))
-        if table.labels > 1:
-            name = row[0].text
-            if name == group:
+        if table.name_columns > 1:
+            group = row[0].text
+            if group == previous_group:
                 texts[0] = ""
-            elif group is not None:
+            elif previous_group is not None:
                 yield r"\addlinespace"
-            group = name
+            previous_group = group
         yield _latex_line(texts)
+
+
+def _columns_with_marks(table: Table) -> set[int]:
+    """Return the numbers of the columns in which a value is marked as different."""
+    columns = set()
+    for row in table.rows:
+        for column, cell in enumerate(row):
+            if cell.differs:
+                columns.add(column)
+    return columns
 
 
 def _latex_line(texts: Sequence[str]) -> str:
@@ -197,7 +225,10 @@ def _latex_line(texts: Sequence[str]) -> str:
 
 
 def _latex_text(cell: Cell, *, leaves_room: bool) -> str:
-    """Return a value in LaTeX; without a mark, with the room of one, so that digits line up."""
+    """Return a value in LaTeX.
+
+    With `leaves_room`, a value without a mark gets the room of one, so that digits line up.
+    """
     text = escape_latex(cell.text)
     if cell.best:
         text = rf"\textbf{{{text}}}"

@@ -38,8 +38,8 @@ logger = logging.getLogger(__name__)
 BLOCK = 4096  # rows of a block: with their bfloat16 copy they stay in the caches of a core
 TILE = 256  # queries multiplied with a block at once
 FEW = 8  # up to so many queries, making bfloat16 copies takes longer than it saves
-SAMPLE = 16_384  # passages of the sample at most; a quarter of them for products in float32
-SAMPLED = 16  # passages of which one is in the sample
+LARGEST_SAMPLE = 16_384  # vectors of the sample at most; a quarter of them in float32
+SAMPLE_STEP = 16  # one passage of so many is in the sample
 SURE = 4.0  # standard deviations by which the floor lies below the sample's estimate
 PADDING = 64  # products are made of a multiple of so many rows
 UNIT = 2.0**-8  # unit roundoff of bfloat16
@@ -47,7 +47,9 @@ SUMS = 2.0**-22  # four times the unit roundoff of float32: the error of each te
 LARGEST = 1e38  # products that may be larger are computed in float32, and checked
 CAPACITY = 4  # hits that BestHits keeps for each hit that is wanted
 SPARE = 4096  # hits that it keeps beside them
-SHARE = 0.5  # of the available memory: up to this size of the vectors, a bfloat16 copy is kept
+# share of the available memory that float32 vectors may take: if they are smaller, a bfloat16 copy
+# of them is kept
+SHARE = 0.5
 
 
 class Sample(NamedTuple):
@@ -131,7 +133,7 @@ class ExactIndex:
     ) -> None:
         self._vectors = vectors
         self._metric = metric
-        self._size = vectors_per_passage
+        self._per_passage = vectors_per_passage
         self._bfloat16 = bfloat16 and metric is Metric.INNER
         self._passages = len(vectors) // vectors_per_passage
         self._block_rows = max(BLOCK // vectors_per_passage, 1) * vectors_per_passage
@@ -155,6 +157,7 @@ class ExactIndex:
             # the scan raises a copy: what follows compares with the estimates
             hits = self._scan(query_vectors, floors.copy(), hit_count)
             scores[:, :hit_count], rows[:, :hit_count] = hits
+            # too few passages reached the floor, which may have hidden better ones
             last_scores = scores[:, hit_count - 1]
             last_rows = rows[:, hit_count - 1]
             unfinished = np.flatnonzero((last_rows < 0) | (last_scores < floors))
@@ -168,8 +171,8 @@ class ExactIndex:
     def _refuse_missing(self, rows: Rows) -> None:
         """Raise a NotFiniteError if a query has fewer hits than (B, K): a passage has no score."""
         for hits in rows[rows[:, -1] < 0]:
-            missing = np.setdiff1d(np.arange(self._passages), hits // self._size)
-            raise NotFiniteError(int(missing[0]) * self._size)
+            missing = np.setdiff1d(np.arange(self._passages), hits // self._per_passage)
+            raise NotFiniteError(int(missing[0]) * self._per_passage)
 
     def reconstruct(self, rows: Rows) -> Vectors:
         """Return the (N, D) vectors of rows in ascending order."""
@@ -187,13 +190,15 @@ class ExactIndex:
             block = torch.from_numpy(self._vectors[first : first + self._block_rows]).float()
             low_block = self._low_block(first, block) if in_bfloat16 else None
             for tile in tiles:
-                if low_block is not None and self._fits(low_block, tile):
+                if low_block is not None and self._suits_bfloat16(low_block, tile):
                     pairs = self._pairs_by_bfloat16(low_block, tile, floors, space)
                     scores, rows = self._scores_of_pairs(block, tile.queries, pairs)
                 else:
                     products = self._products(block, tile.queries)
                     _refuse_non_finite(products, first)
-                    pairs, scores, rows = self._best_of_products(products, floors[tile.slice])
+                    products_of_passages = self._by_passage(products)
+                    pairs = _pairs(products_of_passages.max(axis=1) >= floors[tile.slice])
+                    scores, rows = self._best_of_products(products_of_passages, pairs)
                 best.add(pairs.queries + tile.start, rows + first, scores)
         return best.table()
 
@@ -230,7 +235,7 @@ class ExactIndex:
         if not self._bfloat16:
             return False
         available = available_bytes()
-        size = 4 * len(self) * self.dimension
+        size = 4 * len(self) * self.dimension  # in float32
         if available is None or size > SHARE * available:
             logger.debug(f"exact search: no room for a bfloat16 copy of {decimal(size)} of vectors")
             return False
@@ -244,15 +249,17 @@ class ExactIndex:
             return low_block
         centred = block - self._sample.mean
         longest = float(torch.linalg.vector_norm(centred, dim=1).max())
-        low_block = LowBlock(centred.bfloat16(), longest * (1 + SUMS * self.dimension))
+        longest *= 1 + SUMS * self.dimension  # a bound, as the length is rounded, too
+        low_block = LowBlock(centred.bfloat16(), longest)
         if self._keeps_low_blocks:
             self._low_blocks[first] = low_block
         return low_block
 
-    def _fits(self, block: LowBlock, tile: QueryTile) -> bool:
-        """Return whether all products can be computed in bfloat16.
+    def _suits_bfloat16(self, block: LowBlock, tile: QueryTile) -> bool:
+        """Return whether no product of a block and a tile can be too large for bfloat16.
 
-        NaN is no less than anything: such a block is multiplied in float32, and checked.
+        A block with NaN does not suit, as NaN is not less than anything: it is multiplied in
+        float32, and checked.
         """
         mean_length = float(self._sample.mean.double().norm())
         return (block.longest + mean_length) * tile.longest < LARGEST
@@ -264,8 +271,8 @@ class ExactIndex:
         shape = len(block.vectors), len(tile.queries)
         products = space.products[: math.prod(shape)].view(shape)
         torch.mm(block.vectors, tile.low_queries, out=products)
-        if self._size > 1:
-            products = products.view(-1, self._size, len(tile.queries)).amax(1)
+        if self._per_passage > 1:
+            products = products.view(-1, self._per_passage, len(tile.queries)).amax(1)
         errors = tile.offsets + tile.slopes * block.longest
         limits = (torch.from_numpy(floors[tile.slice]) - torch.from_numpy(errors)).bfloat16()
         limits -= limits.abs() * UNIT * 2  # one lower: products are rounded too
@@ -280,34 +287,34 @@ class ExactIndex:
 
     def _scores_of_pairs(self, block: Tensor, queries: Tensor, pairs: Pairs) -> tuple[Scores, Rows]:
         """Return the (P,) float32 scores of pairs, and the rows of their best vectors."""
-        if self._size == 1:
+        if self._per_passage == 1:
             return pair_products(block, queries, pairs), pairs.passages
         scores_by_vector = []
-        for number in range(self._size):
-            vectors = block[number :: self._size]  # one of each passage
+        for number in range(self._per_passage):
+            vectors = block[number :: self._per_passage]  # one of each passage
             scores_by_vector.append(pair_products(vectors, queries, pairs))
         scores = np.stack(scores_by_vector, axis=1)
         return self._best_vectors(scores, pairs.passages)
 
-    def _best_of_products(
-        self, products: Tensor, floors: NDArray[np.float32]
-    ) -> tuple[Pairs, Scores, Rows]:
-        """Return the pairs of (n, B) float32 products that reach their floor.
+    def _by_passage(self, products: Tensor) -> NDArray[np.float32]:
+        """Return (n, B) products as (passages, vectors per passage, B)."""
+        values: NDArray[np.float32] = products.numpy()
+        return values.reshape(-1, self._per_passage, products.shape[1])
 
-        Scores and rows are those of the passages' best vectors: (P,) each.
-        """
-        products_of_passages = products.numpy().reshape(-1, self._size, len(floors))
-        pairs = _pairs(products_of_passages.max(axis=1) >= floors)
+    def _best_of_products(
+        self, products_of_passages: NDArray[np.float32], pairs: Pairs
+    ) -> tuple[Scores, Rows]:
+        """Return the (P,) scores of pairs, and the rows of their best vectors."""
         scores = products_of_passages[pairs.passages, :, pairs.queries]
-        return pairs, *self._best_vectors(scores, pairs.passages)
+        return self._best_vectors(scores, pairs.passages)
 
     def _best_vectors(
         self, scores: NDArray[np.float32], passages: Rows
     ) -> tuple[NDArray[np.float32], Rows]:
-        """Return the best score of (P, vectors per passage), and the row of that vector."""
+        """Return the best score of each of (P, vectors per passage), and that vector's row."""
         best_vectors = scores.argmax(axis=1)
         best_scores = np.take_along_axis(scores, best_vectors[:, None], axis=1)[:, 0]
-        return best_scores, passages * self._size + best_vectors
+        return best_scores, passages * self._per_passage + best_vectors
 
     def _products(self, block: Tensor, queries: Tensor) -> Tensor:
         """(n, D), (B, D) -> (n, B) float32 scores, higher is closer."""
@@ -323,11 +330,13 @@ class ExactIndex:
 
     @cached_property
     def _sample(self) -> Sample:
-        """The sample of the passages."""
-        most = SAMPLE if self._bfloat16 else SAMPLE // 4
-        sampled = min(most // self._size, -(-self._passages // SAMPLED))
-        first_rows = np.arange(sampled) * self._passages // sampled * self._size
-        rows = (first_rows[:, None] + np.arange(self._size)).ravel()
+        """The sample of the passages, with all vectors of each."""
+        most_vectors = LARGEST_SAMPLE if self._bfloat16 else LARGEST_SAMPLE // 4
+        sample_size = math.ceil(self._passages / SAMPLE_STEP)
+        sample_size = min(most_vectors // self._per_passage, sample_size)
+        passages = np.arange(sample_size) * self._passages // sample_size  # at equal distances
+        first_rows = passages * self._per_passage
+        rows = (first_rows[:, None] + np.arange(self._per_passage)).ravel()
         vectors = torch.from_numpy(self._vectors[rows].astype(np.float32))
         if not self._bfloat16:
             return Sample(vectors, torch.zeros(self.dimension))
@@ -341,23 +350,23 @@ class ExactIndex:
         if self._passages < max(BLOCK, 8 * depth):
             return floors
         vectors, mean = self._sample
-        sampled = len(vectors) // self._size
-        expected = depth * sampled / self._passages
+        sample_size = len(vectors) // self._per_passage
+        expected_hits = depth * sample_size / self._passages
         # how many hits are in the sample varies about the expected number, by about its root
-        rank = math.ceil(expected + SURE * math.sqrt(expected)) + 2
-        if rank > sampled:
+        rank = math.ceil(expected_hits + SURE * math.sqrt(expected_hits)) + 2
+        if rank > sample_size:
             return floors
         for number, tile in enumerate(torch.split(queries, TILE)):
             if self._bfloat16:
                 scores = tile.bfloat16() @ vectors.T
             else:
                 scores = self._products(vectors, tile).T
-            if self._size > 1:
-                scores = scores.reshape(len(tile), -1, self._size).amax(2)
+            if self._per_passage > 1:
+                scores = scores.reshape(len(tile), -1, self._per_passage).amax(2)
             score_of_rank = scores.topk(rank, dim=1).values[:, -1].float()
-            centres = tile.double() @ mean.double()
+            scores_of_mean = tile.double() @ mean.double()  # the sample is less its mean
             start = number * TILE
-            floors[start : start + len(tile)] = (score_of_rank + centres).numpy()
+            floors[start : start + len(tile)] = (score_of_rank + scores_of_mean).numpy()
         return floors
 
 
@@ -371,9 +380,9 @@ def _tiles_of_float32(queries: Tensor) -> list[QueryTile]:
     ]
 
 
-def no_floors(queries: int) -> NDArray[np.float32]:
+def no_floors(query_count: int) -> NDArray[np.float32]:
     """Return the (B,) floors of queries that every score reaches."""
-    return np.full(queries, -np.inf, np.float32)
+    return np.full(query_count, -np.inf, np.float32)
 
 
 def _mean(vectors: Tensor, rows: Rows) -> Tensor:
@@ -408,25 +417,27 @@ def _pairs(reaching: NDArray[np.bool_]) -> Pairs:
     """Return which passages and queries of (n, B) are true."""
     # NumPy finds them several times faster than torch
     positions = np.flatnonzero(reaching)
-    passages = positions // reaching.shape[1]
-    return Pairs(passages, positions - passages * reaching.shape[1])
+    query_count = reaching.shape[1]
+    passages = positions // query_count
+    return Pairs(passages, positions - passages * query_count)
 
 
 def pair_products(block: Tensor, queries: Tensor, pairs: Pairs) -> NDArray[np.float32]:
     """Return the (P,) float32 products of rows of (n, D) and queries (B, D).
 
-    The pairs are a sparse matrix (n, B), which torch fills in: its rows begin at `begins`.
+    The pairs are the cells of a sparse matrix (n, B) in CSR format, which torch fills in: the cells
+    of row i are those from `row_starts[i]` to before `row_starts[i + 1]`.
     """
     sizes = np.bincount(pairs.passages, minlength=len(block))
-    begins = torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]))
+    row_starts = torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]))
     columns = torch.from_numpy(pairs.queries)
     shape = len(block), len(queries)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that its sparse tensors are in beta
-        positions = torch.sparse_csr_tensor(
-            begins, columns, torch.zeros(len(columns)), shape, check_invariants=False
+        empty_cells = torch.sparse_csr_tensor(
+            row_starts, columns, torch.zeros(len(columns)), shape, check_invariants=False
         )
-        products = torch.sparse.sampled_addmm(positions, block, queries.T, beta=0.0).values()
+        products = torch.sparse.sampled_addmm(empty_cells, block, queries.T, beta=0.0).values()
     values: NDArray[np.float32] = products.numpy()
     return values
 
@@ -447,7 +458,8 @@ def sort_keys(scores: NDArray[np.float32], rows: Rows) -> Keys:
     [3, 2, 0, 4, 1]
     """
     bits = (scores + np.float32(0)).view(np.uint32)  # a sum, because -0.0 equals 0.0
-    # numbers grow with their bits from 0 up to the sign bit, and fall beyond
+    # Read as integers, the bits of positive numbers grow with them, and the bits of negative ones,
+    # which are larger, grow as they fall. Keys of positive numbers are turned round, to fall, too.
     falling = np.where(bits < SIGN, bits ^ MAGNITUDE, bits)
     return (falling.astype(np.uint64) << ROW_BITS) | rows.astype(np.uint64)
 

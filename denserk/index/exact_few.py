@@ -44,7 +44,7 @@ class CpuExactIndex:
     ) -> None:
         self._vectors = vectors
         self._metric = metric
-        self._size = vectors_per_passage
+        self._per_passage = vectors_per_passage
         self._threads = threads
         self.dimension = int(vectors.shape[1])
 
@@ -61,7 +61,7 @@ class CpuExactIndex:
         if self._threads is not None:
             torch.set_num_threads(self._threads)
         return ExactIndex(
-            self._vectors, self._metric, self._size, bfloat16=processor.has_bfloat16()
+            self._vectors, self._metric, self._per_passage, bfloat16=processor.has_bfloat16()
         )
 
     def search(self, queries: NDArray[np.floating], depth: int) -> tuple[Scores, Rows]:
@@ -69,13 +69,13 @@ class CpuExactIndex:
         products = len(queries) * len(self) * self.dimension
         if len(queries) != 1 and products > FEW_PRODUCTS:
             return self._in_torch.search(queries, depth)
-        passages = len(self) // self._size
+        passages = len(self) // self._per_passage
         hit_count = min(depth, passages)
         scores, rows = padding(len(queries), depth)
         if hit_count and len(queries):
             all_scores = self._scores(np.array(queries, np.float32))
             for number, scores_of_query in enumerate(all_scores):
-                hits = _best_passages(scores_of_query, self._size, hit_count)
+                hits = _best_passages(scores_of_query, self._per_passage, hit_count)
                 scores[number, :hit_count], rows[number, :hit_count] = hits
         return scores, rows
 

@@ -50,7 +50,7 @@ class GpuExactIndex:
         self._vectors = vectors
         self._metric = metric
         self._device = torch.device(device)
-        self._size = vectors_per_passage
+        self._per_passage = vectors_per_passage
         self.dimension = int(vectors.shape[1])
         whole_passages = max(BLOCK // vectors_per_passage, 1) * vectors_per_passage
         self._block_rows = min(whole_passages, len(vectors))
@@ -74,7 +74,7 @@ class GpuExactIndex:
     def search(self, queries: NDArray[np.floating], depth: int) -> tuple[Scores, Rows]:
         """Return the `depth` best passages for each of (B, D) queries, each as its best row."""
         scores, rows = padding(len(queries), depth)
-        hit_count = min(depth, len(self) // self._size)
+        hit_count = min(depth, len(self) // self._per_passage)
         if not len(queries) or not hit_count:
             return scores, rows
         with memory_errors(f"searching on {self._device}", LESS_MEMORY):
@@ -129,13 +129,13 @@ class GpuExactIndex:
 
     def _best_of_block(self, products: Tensor, first_row: int, depth: int) -> "Hits":
         """Return the best passages of a block by its (B, n) products."""
-        if self._size == 1:
+        if self._per_passage == 1:
             scores, positions = products.topk(min(depth, products.shape[1]), dim=1)
             return Hits(scores, first_row + positions)
-        products_of_passages = products.reshape(len(products), -1, self._size)
+        products_of_passages = products.reshape(len(products), -1, self._per_passage)
         passage_scores, best_vectors = products_of_passages.max(dim=2)
         scores, passages = passage_scores.topk(min(depth, passage_scores.shape[1]), dim=1)
-        rows = first_row + passages * self._size + best_vectors.gather(1, passages)
+        rows = first_row + passages * self._per_passage + best_vectors.gather(1, passages)
         return Hits(scores, rows)
 
     def _refuse_non_finite(self, tiles: tuple[Tensor, ...]) -> None:

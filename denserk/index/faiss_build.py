@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,36 +34,43 @@ logger = logging.getLogger(__name__)
 ADD_ROWS = 65_536  # vectors given to faiss at once
 GOOD_TRAINING = 39  # training vectors per centroid that faiss asks for
 GROWTH = 2  # an array that grows is copied into a larger one: both are there for a moment
-# least size of the inverted lists that are written to a file while an index is filled
+# least size in bytes of the inverted lists that are written to a file while an index is filled
 LEAST_SPILL = 32 << 20
 
 
-def empty_index(count: int, dimension: int, settings: IndexSettings) -> tuple[str, Any]:
-    """Return the factory string of an index for `count` vectors, and the index, empty."""
+class EmptyIndex(NamedTuple):
+    """An index without vectors, and the factory string that it was created from."""
+
+    factory: str
+    index: Any  # of faiss; trained already if it is that of a template
+
+
+def create_index(count: int, dimension: int, settings: IndexSettings) -> EmptyIndex:
+    """Return an empty index for `count` vectors, not trained yet if its type needs training."""
     faiss = load_faiss()
     factory = _factory_string(count, settings)
     metric = faiss.METRIC_INNER_PRODUCT if settings.similarity is Metric.INNER else faiss.METRIC_L2
-    with faiss_errors(partial(_rejected, factory)):
+    with faiss_errors(partial(_rejection, factory)):
         index = faiss.index_factory(dimension, factory, metric)
     for inner in inner_indexes(index):
         if hasattr(inner, "do_polysemous_training"):
-            inner.do_polysemous_training = False  # takes minutes, for a search that nobody asks for
+            # it takes minutes, and serves a kind of search that denserk does not use
+            inner.do_polysemous_training = False
         if isinstance(inner, faiss.IndexHNSW):
             inner.hnsw.efConstruction = settings.efC
-    return factory, index
+    return EmptyIndex(factory, index)
 
 
 def _factory_string(count: int, settings: IndexSettings) -> str:
-    """Return the factory string given or that of the type, {lists} filled in for the count."""
-    most_lists = count // GOOD_TRAINING
-    lists = settings.nlist or max(1, min(int(4 * count**0.5), most_lists))
-    quantizer = f"PQ{settings.pq_m}x{settings.pq_nbits}"
+    """Return the factory string of --factory, with {lists} filled in, or that of the type."""
+    lists = settings.nlist or _default_lists(count)
+    product_quantizer = f"PQ{settings.pq_m}x{settings.pq_nbits}"
     factory_of_type = {
         IndexType.FLAT: "Flat",
         IndexType.HNSW: f"HNSW{settings.M},Flat",
         IndexType.IVF: f"IVF{lists},Flat",
-        IndexType.PQ: quantizer,
-        IndexType.HNSWPQ: f"HNSW{settings.M}_{quantizer}",
+        IndexType.PQ: product_quantizer,
+        IndexType.HNSWPQ: f"HNSW{settings.M}_{product_quantizer}",
         IndexType.SQ8: "SQ8",
         IndexType.SQFP16: "SQfp16",
     }
@@ -71,7 +78,17 @@ def _factory_string(count: int, settings: IndexSettings) -> str:
     return factory.replace("{lists}", str(lists))
 
 
-def _rejected(factory: str, reason: str) -> UsageError:
+def _default_lists(count: int) -> int:
+    """Return the number of inverted lists for `count` vectors: 4 sqrt(count), if they can train it.
+
+    >>> _default_lists(1_000_000), _default_lists(390)
+    (4000, 10)
+    """
+    most_lists = count // GOOD_TRAINING
+    return max(1, min(int(4 * count**0.5), most_lists))
+
+
+def _rejection(factory: str, reason: str) -> UsageError:
     """Return the error of an index that faiss does not create, train or fill."""
     hint = "see faiss's guide to factory strings"
     if "training points" in reason:
@@ -81,16 +98,17 @@ def _rejected(factory: str, reason: str) -> UsageError:
     return UsageError(f"faiss rejects {factory}: {reason}", hint)
 
 
-def check_memory(factory: str, index: Any, count: int, settings: IndexSettings) -> None:
+def check_memory(empty_index: EmptyIndex, count: int, settings: IndexSettings) -> None:
     """Log the memory that filling an index with `count` vectors needs; reject what cannot fit."""
-    sample = 0 if index.is_trained else min(count, settings.train_size)
-    needs = {"training": 2 * FLOAT_BYTES * index.d * sample}  # the vectors and their residuals
+    factory, index = empty_index
+    sample_size = 0 if index.is_trained else min(count, settings.train_size)
+    needs = {"training": 2 * FLOAT_BYTES * index.d * sample_size}  # vectors and their residuals
     ivf = mergeable_ivf(index)
     if settings.device == "cpu" and ivf is not None:
         needs["centroids"] = stored_bytes(ivf.quantizer, ivf.nlist)
         lists_bytes = count * _bytes_in_lists(ivf)
         needs["inverted lists"] = GROWTH * min(lists_bytes, spill_bytes())
-    else:
+    else:  # no lists go to files; an index built on a GPU comes back to memory whole
         needs["the index"] = GROWTH * stored_bytes(index, count)
     if ivf is None:
         hint = 'give --factory "IVF...,PQ...": lists go to the disk while it is filled'
@@ -110,13 +128,14 @@ def spill_bytes() -> int:
     return max(LEAST_SPILL, available // 8)
 
 
-def build(vectors: Vectors, path: Path, settings: IndexSettings, factory: str, index: Any) -> None:
-    """Train, fill and write an index of (N, D) vectors, which are added in blocks."""
+def build(vectors: Vectors, path: Path, empty_index: EmptyIndex, settings: IndexSettings) -> None:
+    """Train an empty index if needed, fill it with (N, D) vectors, and write it to `path`."""
     faiss = load_faiss()
+    factory, index = empty_index
     if settings.threads:
         faiss.omp_set_num_threads(settings.threads)
     with (
-        faiss_errors(partial(_rejected, factory)),
+        faiss_errors(partial(_rejection, factory)),
         track(f"adding to {factory}", len(vectors), "vectors") as progress,
     ):
         gpu_index = None
@@ -126,30 +145,26 @@ def build(vectors: Vectors, path: Path, settings: IndexSettings, factory: str, i
             _train(gpu_index, vectors, settings)
             _add(gpu_index, vectors, progress)
             write_index(faiss.index_gpu_to_cpu(gpu_index), path)
-            return
-        _train(index, vectors, settings)
-        if mergeable_ivf(index) is None:
-            _add(index, vectors, progress)
-            write_index(index, path)
         else:
-            _add_and_spill(index, vectors, path, progress)
+            _train(index, vectors, settings)
+            _add_and_write(index, vectors, path, progress)
 
 
 def _train(index: Any, vectors: Vectors, settings: IndexSettings) -> None:
     """Train an index, if it is not trained yet, with a sample of (N, D) vectors."""
     if index.is_trained:
         return
-    size = min(len(vectors), settings.train_size)
-    logger.info(f"training on {size:,} vectors")
+    sample_size = min(len(vectors), settings.train_size)
+    logger.info(f"training on {sample_size:,} vectors")
     generator = np.random.default_rng(settings.seed)
-    rows = generator.choice(len(vectors), size, replace=False)
-    index.train(vectors[np.sort(rows)])
+    rows = generator.choice(len(vectors), sample_size, replace=False)
+    index.train(vectors[np.sort(rows)])  # in order, as they may be read from a file
 
 
 def _blocks(vectors: Vectors) -> Iterator[Vectors]:
     """Yield (N, D) vectors in blocks of (n, D)."""
-    for first in range(0, len(vectors), ADD_ROWS):
-        yield vectors[first : first + ADD_ROWS]
+    for first_row in range(0, len(vectors), ADD_ROWS):
+        yield vectors[first_row : first_row + ADD_ROWS]
 
 
 def _add(index: Any, vectors: Vectors, progress: Progress) -> None:
@@ -159,12 +174,24 @@ def _add(index: Any, vectors: Vectors, progress: Progress) -> None:
         progress.advance(len(block))
 
 
-def _add_and_spill(index: Any, vectors: Vectors, path: Path, progress: Progress) -> None:
+def _add_and_write(index: Any, vectors: Vectors, path: Path, progress: Progress) -> None:
+    """Add (N, D) vectors to a trained index, and write it to `path`."""
+    ivf = mergeable_ivf(index)
+    if ivf is None:
+        _add(index, vectors, progress)
+        write_index(index, path)
+    else:
+        _add_and_spill(index, _bytes_in_lists(ivf), vectors, path, progress)
+
+
+def _add_and_spill(
+    index: Any, bytes_of_vector: int, vectors: Vectors, path: Path, progress: Progress
+) -> None:
     """Add (N, D) vectors to an index with inverted lists, and write it to `path`.
 
-    Whenever its lists reach the size of a spill, they go to a file and the index is emptied.
+    Whenever its lists reach the size of a spill, they go to a file and the index is emptied. If
+    that happened, the files are merged at the end.
     """
-    bytes_of_vector = _bytes_in_lists(mergeable_ivf(index))
     limit = spill_bytes()
     files: list[Path] = []
     try:
@@ -177,6 +204,7 @@ def _add_and_spill(index: Any, vectors: Vectors, path: Path, progress: Progress)
         if not files:
             write_index(index, path)
             return
+        # the vectors since the last spill, too: files are merged into an empty index
         files.append(temporary_beside(path))
         _spill(index, files[-1])
         merge_files(index, files, path)

@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 
 
 def lists_file(path: Path) -> Path:
-    """Return where the inverted lists of an index are stored that are not in its own file."""
+    """Return the second file of an index, for inverted lists that were too large for memory."""
     return path.with_name(f"{path.name}.ivfdata")
 
 
 def read_index(path: Path, *, mapped: bool = True) -> Any:
     """Read an index; if `mapped`, its codes, graphs and inverted lists stay on the disk."""
     faiss = load_faiss()
-    with faiss_errors(partial(_unreadable, path)):
+    with faiss_errors(partial(_read_error, path)):
         if lists_file(path).exists():
             return _read_with_lists_file(path)
         flags = faiss.IO_FLAG_MMAP_IFC if mapped else 0
@@ -55,34 +55,34 @@ def _read_with_lists_file(path: Path) -> Any:
     file = lists_file(path)
     size = file.stat().st_size
     if size < lists.totsize:  # faiss would read past the end of the file
-        raise _unreadable(path, f"{file.name} has {size:,} bytes")
+        raise _read_error(path, f"{file.name} has {size:,} bytes")
     lists.filename = str(file)
     lists.read_only = True
     lists.do_mmap()
     return index
 
 
-def _unreadable(path: Path, reason: str) -> InputError:
+def _read_error(path: Path, reason: str) -> InputError:
     """Return the error of a file that faiss cannot read."""
     return InputError(path, None, f"a file that faiss cannot read ({reason})", "a faiss index")
 
 
 def write_index(index: Any, path: Path) -> None:
     """Write an index to a temporary file, and rename it."""
-    with whole_binary(path) as handle, faiss_errors(partial(_unwritten, path)):
+    with whole_binary(path) as handle, faiss_errors(partial(_write_error, path)):
         load_faiss().write_index(index, handle.name)
 
 
-def _unwritten(path: Path, reason: str) -> OutputError:
+def _write_error(path: Path, reason: str) -> OutputError:
     """Return the error of a file that cannot be written."""
     return OutputError(f"{path} cannot be written: {reason}")
 
 
 def merge_files(index: Any, files: Sequence[Path], path: Path) -> None:
-    """Merge the vectors of index files into an empty index, their template, and write it to `path`.
+    """Merge the vectors of index files into an empty index, and write it to `path`.
 
-    Ids, from 0 in each file, are renumbered. Lists too large for memory go to a second file beside
-    `path`.
+    All have the same training. Ids, from 0 in each file, are renumbered. Lists too large for memory
+    go to a second file beside `path`.
     """
     if _fit_in_memory(files):
         _merge_in_memory(index, files)
@@ -94,7 +94,7 @@ def merge_files(index: Any, files: Sequence[Path], path: Path) -> None:
 def _fit_in_memory(files: Sequence[Path]) -> bool:
     """Return whether a merged index and the file that is being added to it fit in memory."""
     if any(lists_file(file).exists() for file in files):
-        return False
+        return False  # one of them was too large already
     available = memory.available_bytes()
     if available is None:
         return True
@@ -106,8 +106,9 @@ def _merge_in_memory(index: Any, files: Sequence[Path]) -> None:
     """Add the vectors of index files to an index."""
     with track("merging indexes", len(files), "files") as progress:
         for file in files:
-            first_id = index.ntotal
-            index.merge_from(read_index(file, mapped=False), first_id)
+            source = read_index(file, mapped=False)
+            first_id = index.ntotal  # is added to the ids of the source
+            index.merge_from(source, first_id)
             progress.advance()
 
 
@@ -118,10 +119,12 @@ def _merge_on_disk(index: Any, files: Sequence[Path], target: Path) -> None:
     sources = [read_index(file) for file in files]
     count = sum(source.ntotal for source in sources)
     _require_room(target, count * (ivf.code_size + ID_BYTES))
-    with faiss_errors(partial(_unwritten, target)):
+    with faiss_errors(partial(_write_error, target)):
         lists = _merged_lists(sources, ivf, target)
     _renumber_ids(lists, sources)
-    lists.filename = target.name  # without a folder, which can be moved
+    # the index records the file's name without a folder, which can be moved: faiss alone does not
+    # find it, but `read_index` does
+    lists.filename = target.name
     index.ntotal = count
     ivf.ntotal = count
     replace_lists(ivf, lists)
@@ -134,13 +137,13 @@ def _require_room(path: Path, size: int) -> None:
     """
     free = shutil.disk_usage(path.parent).free
     if size > free:
-        raise _unwritten(path, f"it takes {decimal(size)}, and {decimal(free)} are free")
+        raise _write_error(path, f"it takes {decimal(size)}, and {decimal(free)} are free")
 
 
 def _merged_lists(sources: Sequence[Any], ivf: Any, target: Path) -> Any:
     """Return the inverted lists of several indexes in the file `target`, as `ivf` can use them.
 
-    Each list is the lists of the sources, one behind the other.
+    List i is the lists i of all sources, one behind the other.
     """
     faiss = load_faiss()
     lists_of_sources = faiss.InvertedListsPtrVector()
@@ -158,12 +161,13 @@ def _renumber_ids(lists: Any, sources: Sequence[Any]) -> None:
     """
     faiss = load_faiss()
     lists_of_sources = [mergeable_ivf(source).invlists for source in sources]
-    for number in range(lists.nlist):
-        ids = faiss.rev_swig_ptr(lists.get_ids(number), lists.list_size(number))
-        start = 0
-        first_id = 0
+    for list_number in range(lists.nlist):
+        # a NumPy view of the list in its file: what is added to it is written
+        ids = faiss.rev_swig_ptr(lists.get_ids(list_number), lists.list_size(list_number))
+        start = 0  # of the source's ids in the list
+        first_id = 0  # of the source among all vectors
         for source, source_lists in zip(sources, lists_of_sources, strict=True):
-            stop = start + source_lists.list_size(number)
+            stop = start + source_lists.list_size(list_number)
             ids[start:stop] += first_id
             start = stop
             first_id += source.ntotal

@@ -1,6 +1,6 @@
 """Searching an approximate index with faiss, mapped from its file."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy
 from pathlib import Path
 from threading import Event, Lock
@@ -20,13 +20,14 @@ GPU_DEPTH = 2048  # faiss on a GPU returns no more hits than this
 DEFAULT_EF = 64  # hnsw: breadth of a shallow search
 DEFAULT_K_FACTOR = 4.0  # RFlat, Refine(...): candidates that are scored again for each hit
 FEW_QUERIES = 32  # a search of more reads all stored vectors once, to know that they are finite
-CHECKED_ROWS = 65_536  # stored vectors that are read at once for that
+CHECKED_ROWS = 65_536  # stored vectors that this check holds in memory at once
 
 
 class FaissIndex:
-    """An approximate index that faiss searches, mapped from its file; `auto` takes faiss's GPU.
+    """An approximate index that faiss searches, mapped from its file.
 
-    `tuned` holds search parameters of the index's manifest, which those of `settings` replace.
+    With the device `auto`, a GPU is used if faiss sees one. `tuned` holds the search parameters in
+    the index's manifest, which those of `settings` replace.
     """
 
     is_exhaustive = False
@@ -48,27 +49,25 @@ class FaissIndex:
         is_inner_product = self._index.metric_type == faiss.METRIC_INNER_PRODUCT
         self.metric = Metric.INNER if is_inner_product else Metric.L2
         self.dimension = int(self._index.d)
-        # the index and those inside it; each class has another parameter of searches
+        # the index and those inside it, by the search parameter that their class has:
+        # efSearch of graphs, nprobe of inverted lists, k_factor of refined indexes
         self._indexes = list(inner_indexes(self._index))
         self._graphs = [index for index in self._indexes if isinstance(index, faiss.IndexHNSW)]
         self._ivfs = [index for index in self._indexes if isinstance(index, faiss.IndexIVF)]
-        self._refined = [index for index in self._indexes if isinstance(index, faiss.IndexRefine)]
-        self._refuse_damaged_parameters()
-        if device == "auto":
-            device = "cuda" if faiss.get_num_gpus() else "cpu"
-        self._gpu_index = None
-        if device != "cpu":
-            self._gpu_index = on_gpu(self._index, device, cpu_option="--set index-device=cpu")
-        if self._gpu_index is not None:  # it refines by indexes of its own
-            for index in inner_indexes(self._gpu_index):
-                if isinstance(index, faiss.IndexRefine):
-                    self._refined.append(index)
-        self._lock = Lock()  # parameters belong to the index, which several searches may share
+        self._refined = _refined_indexes(self._indexes)
+        self._refuse_damaged_training()
+        self._gpu_index = _copy_on_gpu(self._index, device)
+        if self._gpu_index is not None:
+            # the copy on the GPU has refined indexes of its own, whose k_factor is set, too
+            self._refined += _refined_indexes(inner_indexes(self._gpu_index))
+        # search parameters are set in faiss's index, which several searches and the copies made by
+        # `with_options` share
+        self._lock = Lock()
         self._vectors_are_finite = Event()  # set once all stored vectors were read
         self.use_options(settings)
 
     def use_options(self, settings: SearchSettings) -> None:
-        """Take the options of a search; one that has no effect on this index is a UsageError."""
+        """Search with these options from now on; one that does not apply is a UsageError."""
         indexes_by_option = {
             "--ef-search": self._graphs,
             "--nprobe": self._ivfs,
@@ -85,7 +84,10 @@ class FaissIndex:
             self._k_factor = float(settings.k_factor or tuned_k_factor)
 
     def with_options(self, settings: SearchSettings) -> "FaissIndex":
-        """Return the same open index, to be searched with the options of `settings`."""
+        """Return the same open index, to be searched with the options of `settings`.
+
+        It shares faiss's index, and the lock, with this one.
+        """
         configured = copy(self)
         configured.use_options(settings)
         return configured
@@ -106,7 +108,7 @@ class FaissIndex:
         return ()
 
     def _nprobe_of(self, ivf: Any) -> int:
-        """Return how many inverted lists of an IVF index are searched."""
+        """Return how many inverted lists of an IVF index are searched: by default, a sixteenth."""
         sixteenth = max(1, ivf.nlist // 16)
         return min(self._nprobe or sixteenth, int(ivf.nlist))
 
@@ -114,24 +116,24 @@ class FaissIndex:
         """Return the `depth` best rows for each of (B, D) queries, padded."""
         if len(queries) > FEW_QUERIES:
             self._refuse_damaged_vectors()
-        candidates = int(depth * self._k_factor)
+        candidates = int(depth * self._k_factor)  # more than `depth` only in a refined index
         query_vectors = np.ascontiguousarray(queries, dtype=np.float32)
         with self._lock:
-            self._set_parameters(candidates)
+            self._set_search_parameters(candidates)
             if self._gpu_index is not None and candidates <= GPU_DEPTH:
-                self._set_gpu_parameters(self._gpu_index)
+                self._set_gpu_search_parameters(self._gpu_index)
                 scores, rows = self._gpu_index.search(query_vectors, depth)
             else:
                 scores, rows = self._index.search(query_vectors, depth)
         expected_hits = min(depth, len(self))
-        if (rows[:, :expected_hits] < 0).any():
+        if (rows[:, :expected_hits] < 0).any():  # too few hits: is a damaged vector the reason?
             self._refuse_damaged_vectors()
         if self.metric is Metric.L2:
-            scores = -scores
+            scores = -scores  # faiss returns distances, and higher scores are closer
         return in_order(scores, rows)
 
-    def _set_parameters(self, candidates: int) -> None:
-        """Set the options of this search in the index, and those of refined indexes on a GPU."""
+    def _set_search_parameters(self, candidates: int) -> None:
+        """Set the parameters of this search in the index, and in refined indexes on a GPU."""
         for graph in self._graphs:
             graph.hnsw.efSearch = self._ef_search or max(DEFAULT_EF, candidates)
         for ivf in self._ivfs:
@@ -139,16 +141,16 @@ class FaissIndex:
         for refined in self._refined:
             refined.k_factor = self._k_factor
 
-    def _set_gpu_parameters(self, gpu_index: Any) -> None:
+    def _set_gpu_search_parameters(self, gpu_index: Any) -> None:
         """Set the number of inverted lists that the copy of the index on a GPU searches."""
         if self._ivfs:
             nprobe = self._nprobe_of(self._ivfs[0])
             load_faiss().GpuParameterSpace().set_index_parameter(gpu_index, "nprobe", nprobe)
 
-    def _refuse_damaged_parameters(self) -> None:
+    def _refuse_damaged_training(self) -> None:
         """Reject an index whose centroids, codebooks or scales are not finite.
 
-        faiss would leave out the passages behind them without a word.
+        faiss would leave out the passages that they encode without a word.
         """
         faiss = load_faiss()
         for index in self._indexes:
@@ -167,8 +169,9 @@ class FaissIndex:
     def _refuse_damaged_vectors(self) -> None:
         """Raise a NotFiniteError for the first stored vector that is not finite.
 
-        faiss drops its score. The vectors are read once, before the first search of many queries,
-        or where a list is short; codes need no look, as their codebooks are finite.
+        faiss leaves it out of all hits without a word. The vectors are read once: before the first
+        search of many queries, or when a query has too few hits. Vectors stored as codes are not
+        read: they are finite, as their codebooks are.
         """
         if self._vectors_are_finite.is_set():
             return
@@ -178,28 +181,43 @@ class FaissIndex:
         self._vectors_are_finite.set()
 
     def reconstruct(self, rows: Rows) -> Vectors:
-        """Return the (N, D) vectors of rows, as their codes give them."""
+        """Return the (N, D) vectors of (N,) rows; those that are stored as codes are decoded."""
         with faiss_errors(lambda reason: UsageError(f"faiss cannot return the vectors ({reason})")):
             for ivf in self._ivfs:
-                ivf.make_direct_map()
+                ivf.make_direct_map()  # in which list a row is
             vectors: Vectors = self._index.reconstruct_batch(rows)
         return vectors
+
+
+def _refined_indexes(indexes: Iterable[Any]) -> list[Any]:
+    """Return those of some indexes that score candidates again by more precise vectors."""
+    faiss = load_faiss()
+    return [index for index in indexes if isinstance(index, faiss.IndexRefine)]
+
+
+def _copy_on_gpu(index: Any, device: str) -> Any:
+    """Return a copy of an index on a GPU; None for the CPU, or if faiss has no GPU version."""
+    if device == "auto":
+        device = "cuda" if load_faiss().get_num_gpus() else "cpu"
+    if device == "cpu":
+        return None
+    return on_gpu(index, device, cpu_option="--set index-device=cpu")
 
 
 def _trained_numbers(index: Any) -> list[NDArray[np.float32]]:
     """Return the numbers that an index has learned: codebooks, scales and rotations."""
     faiss = load_faiss()
-    vectors = []  # of C++
-    if hasattr(index, "pq"):
-        vectors.append(index.pq.centroids)
-    if hasattr(index, "sq"):
-        vectors.append(index.sq.trained)
+    cpp_vectors = []  # std::vector<float>
+    if hasattr(index, "pq"):  # product quantizer
+        cpp_vectors.append(index.pq.centroids)
+    if hasattr(index, "sq"):  # scalar quantizer
+        cpp_vectors.append(index.sq.trained)
     if isinstance(index, faiss.IndexPreTransform):
         for number in range(index.chain.size()):
             transform = faiss.downcast_VectorTransform(index.chain.at(number))
             if isinstance(transform, faiss.LinearTransform):
-                vectors += [transform.A, transform.b]
-    return [faiss.vector_to_array(vector) for vector in vectors]
+                cpp_vectors += [transform.A, transform.b]
+    return [faiss.vector_to_array(cpp_vector) for cpp_vector in cpp_vectors]
 
 
 def _stores_floats(index: Any) -> bool:
@@ -213,8 +231,8 @@ def _stores_floats(index: Any) -> bool:
 
 def _refuse_not_finite(index: Any) -> None:
     """Raise a NotFiniteError for the first vector of an index that is not finite."""
-    for first in range(0, index.ntotal, CHECKED_ROWS):
-        count = min(CHECKED_ROWS, index.ntotal - first)
-        is_finite = np.isfinite(index.reconstruct_n(first, count)).all(axis=1)
+    for first_row in range(0, index.ntotal, CHECKED_ROWS):
+        count = min(CHECKED_ROWS, index.ntotal - first_row)
+        is_finite = np.isfinite(index.reconstruct_n(first_row, count)).all(axis=1)
         if not is_finite.all():
-            raise NotFiniteError(first + int(np.argmin(is_finite)))
+            raise NotFiniteError(first_row + int(np.argmin(is_finite)))

@@ -11,7 +11,7 @@ from denserk.errors import UsageError
 logger = logging.getLogger(__name__)
 
 MEMINFO = Path("/proc/meminfo")
-CGROUP = Path("/sys/fs/cgroup")  # of a container
+CGROUP = Path("/sys/fs/cgroup")  # limits and use of a container (cgroup v2)
 
 
 def available_bytes() -> int | None:
@@ -47,13 +47,13 @@ def _available_in_container() -> int | None:
 
 
 def require_memory(task: str, needs: Mapping[str, int], hint: str) -> None:
-    """Log the memory that a task needs, and raise a UsageError if less is available.
+    """Log the memory that a task needs, or raise a UsageError if less is available.
 
-    `needs` are bytes by what takes them.
+    `needs` are bytes by what takes them, such as "centroids"; `hint` says how to need less.
     """
     total = sum(needs.values())
-    sizes = [f"{name} {decimal(size)}" for name, size in needs.items() if size]
-    message = f"{task} needs {decimal(total)} of memory ({', '.join(sizes)})"
+    named_sizes = [f"{name} {decimal(size)}" for name, size in needs.items() if size]
+    message = f"{task} needs {decimal(total)} of memory ({', '.join(named_sizes)})"
     available = available_bytes()
     if available is not None and total > available:
         raise UsageError(f"{message}, and {decimal(available)} are available", hint)

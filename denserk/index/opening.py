@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 SAME_MODEL = "search with the model and settings that made the index"  # a hint
 # memory of a hit: ten copies of query, row and score (4 bytes each) while they are sorted, and then
-# row, score and id as Python objects
+# 60 bytes of row, score and id as Python objects
 HIT_BYTES = 10 * 3 * 4 + 60
 
 
@@ -60,7 +60,7 @@ class OpenedIndex:
     ids: PassageNames
     manifests: Sequence[Manifest | None]  # of each folder; None if another tool wrote it
     versions: Sequence[Version] = ()  # of each folder, unless it is a collection of a server
-    sizes: Sequence[int | None] = (None,)  # bytes of each folder
+    sizes: Sequence[int | None] = (None,)  # bytes of each folder; None for a collection of a server
     vectors_per_passage: int = 1  # consecutive rows that are one passage
     bm25: Engine | None = None  # the engine of a BM25 index
     metric: Metric = Metric.INNER
@@ -85,18 +85,22 @@ class OpenedIndex:
     def spans(self, text: str) -> list[Span]:
         """Return where the terms of a text are, for its display.
 
-        Those of a BM25 index in a language with words are words; else there may be any script.
+        They are the terms that the index has. One without terms, or for a language written without
+        spaces, is taken to hold any script: words, and bigrams where no spaces part words.
         """
         if self.bm25 is not None and not has_bigrams(recorded_bm25(self.manifests[0])):
             return word_spans(text)
         return bigram_spans(text)
 
     def hint_without_hits(self, queries: Iterable[str], *, in_python: bool = False) -> str:
-        """Say why a BM25 index may have no hits for these texts; of vectors, nothing is known."""
+        """Say why a BM25 index may have no hits for these texts, such as another language.
+
+        The way out is a command, or with `in_python` a call. For an index of vectors, it is empty.
+        """
         if self.bm25 is None:
             return ""
-        folder = None if in_python else self.name
-        return language_hint(folder, self.manifests[0], queries)
+        name_in_command = None if in_python else self.name
+        return language_hint(name_in_command, self.manifests[0], queries)
 
     def warn_without_hits(
         self, queries: Mapping[str, str], *, missing: str = "", in_python: bool = False
@@ -115,14 +119,15 @@ class OpenedIndex:
 
     def searcher(self, settings: SearchSettings) -> Searcher:
         """Return a searcher of the index; options that the index does not take are a UsageError."""
-        if self.bm25:
+        if self.bm25 is not None:
             _reject_options(settings, f"{self.names[0]} is a BM25 index")
         elif not _takes_options(self.index):
             _reject_options(settings, f"{self.names[0]} is searched exactly")
         in_lucene = self.bm25 is Engine.LUCENE
-        if in_lucene:  # so many queries in one process that starting Java hardly counts
-            batch = max(settings.query_batch, PROCESS_HITS // settings.hits)
-            settings = replace(settings, query_batch=batch)
+        if in_lucene:
+            # each batch starts a process: it takes so many queries that starting Java hardly counts
+            query_batch = max(settings.query_batch, PROCESS_HITS // settings.hits)
+            settings = replace(settings, query_batch=query_batch)
         return Searcher(
             _configured(self.index, settings),
             self.ids,
@@ -149,9 +154,9 @@ class OpenedIndex:
 
 
 def _takes_options(index: SearchableIndex) -> bool:
-    """Return whether an index is searched with options of approximate indexes.
+    """Return whether the options of approximate indexes may apply to an index.
 
-    A collection of Milvus checks them itself, by its kind of index.
+    A collection of Milvus rejects those that do not apply to its kind of index itself.
     """
     if isinstance(index, ShardedIndex):
         return not index.is_exhaustive
@@ -159,7 +164,7 @@ def _takes_options(index: SearchableIndex) -> bool:
 
 
 def _configured(index: SearchableIndex, settings: SearchSettings) -> SearchableIndex:
-    """Return an index to be searched with the options in `settings`, if it is one of faiss."""
+    """Return an index to be searched with the options in `settings`; only faiss takes them here."""
     if isinstance(index, FaissIndex):
         return index.with_options(settings)
     if isinstance(index, ShardedIndex) and not index.is_exhaustive:
@@ -170,16 +175,16 @@ def _configured(index: SearchableIndex, settings: SearchSettings) -> SearchableI
 
 @dataclass(frozen=True)
 class Shard:
-    """One opened folder: an approximate index, or else the parts are searched exactly."""
+    """One opened folder: an approximate index, a flat index, or a folder of vectors."""
 
     name: str
     version: Version
     manifest: Manifest | None  # None if another tool wrote it
     vectors_per_passage: int
     dimension: int
-    parts: Sequence[mapped_files.Part]
+    parts: Sequence[mapped_files.Part]  # one of an index; of a vector folder, one of each block
     metric: Metric | None = None  # None for a vector folder
-    approximate: FaissIndex | None = None
+    approximate: FaissIndex | None = None  # None if the parts are searched exactly
 
 
 def open_index(
@@ -236,13 +241,14 @@ def _open_vectors(
     if not approximate_indexes:
         _reject_options(settings, f"{names[0]} is searched exactly")
     exact_index = None
-    if any(part.passages for part in exact_parts):
+    if any(part.passages for part in exact_parts):  # a folder of vectors may be empty
         device = settings.index_device or compute.device
         exact_index = _open_exact(exact_parts, metric, per_passage, device, compute.threads)
     index = _as_one_index(exact_index, approximate_indexes, shards)
     if not is_one_index:
         _log_shards(shards, len(index) // per_passage, metric)
         _require_memory_of_hits(settings, len(index))
+    # in the order of the index's rows, those of the exact search first
     ids = mapped_files.PassageIds([*exact_parts, *approximate_parts])
     return OpenedIndex(
         names,
@@ -282,30 +288,51 @@ def _open_shard(name: str, settings: SearchSettings, compute: ComputeSettings) -
     manifest, engine = folder.read_index_manifest(name)
     if engine in BM25_ENGINES:
         raise MismatchError(f"{name} is a BM25 index, not an index of vectors")
+    vectors.check_index(Path(name), manifest)
+    if is_flat(Path(name) / folder.INDEX):
+        return _open_flat_index(name, version, manifest)
+    return _open_approximate_index(name, version, manifest, settings, compute)
+
+
+def _open_flat_index(name: str, version: Version, manifest: Manifest | None) -> Shard:
+    """Open an index folder whose vectors are searched exactly."""
     path = Path(name) / folder.INDEX
     per_passage = vectors_per_passage(manifest)
-    vectors.check_index(path.parent, manifest)
-    approximate = None
-    if is_flat(path):
-        flat, metric = map_flat(path)
-        rows, dimension = flat.shape
-    else:
-        tuned_options = manifest.contents.get("search", {}) if manifest else {}
-        device = settings.index_device or compute.device
-        approximate = FaissIndex(path, settings, device, compute.threads, tuned_options)
-        rows = len(approximate)
-        dimension = approximate.dimension
-        metric = approximate.metric
+    flat_vectors, metric = map_flat(path)
+    rows, dimension = flat_vectors.shape
     part = mapped_files.Part(
         name,
         path.with_name(folder.DOCID),
         passages=rows // per_passage,
-        lines=per_passage,
+        lines=per_passage,  # the file of ids has a line for each vector
         rows=rows,
-        vectors=partial(_map_rows, path, version),
+        vectors=partial(_map_flat_vectors, path, version),
         version=version,
     )
-    return Shard(name, version, manifest, per_passage, dimension, [part], metric, approximate)
+    return Shard(name, version, manifest, per_passage, dimension, [part], metric)
+
+
+def _open_approximate_index(
+    name: str,
+    version: Version,
+    manifest: Manifest | None,
+    settings: SearchSettings,
+    compute: ComputeSettings,
+) -> Shard:
+    """Open an index folder that faiss searches."""
+    path = Path(name) / folder.INDEX
+    per_passage = vectors_per_passage(manifest)
+    tuned_options = manifest.contents.get("search", {}) if manifest else {}
+    device = settings.index_device or compute.device
+    index = FaissIndex(path, settings, device, compute.threads, tuned_options)
+    part = mapped_files.Part(
+        name,
+        path.with_name(folder.DOCID),
+        passages=len(index) // per_passage,
+        lines=per_passage,  # the file of ids has a line for each vector
+        version=version,
+    )
+    return Shard(name, version, manifest, per_passage, index.dimension, [part], index.metric, index)
 
 
 def _open_vector_folder(name: str, version: Version) -> Shard:
@@ -326,11 +353,11 @@ def _open_vector_folder(name: str, version: Version) -> Shard:
     return Shard(name, version, opened.manifest, per_passage, opened.dimension, parts)
 
 
-def _map_rows(path: Path, version: Version) -> NDArray[np.float32]:
-    """Map the vectors of a flat index into memory, if it is still that version."""
+def _map_flat_vectors(path: Path, version: Version) -> NDArray[np.float32]:
+    """Map the (N, D) vectors of a flat index into memory, if it is still that version."""
     with version.reading():
-        rows, _ = map_flat(path)
-    return rows
+        flat_vectors, _ = map_flat(path)
+    return flat_vectors
 
 
 def _require_one_index(shards: Sequence[Shard]) -> None:
@@ -342,9 +369,9 @@ def _require_one_index(shards: Sequence[Shard]) -> None:
     metrics = [(shard.name, shard.metric) for shard in shards if shard.metric is not None]
     inputs.require_same("as its metric", metrics)
     manifests = [(shard.name, shard.manifest) for shard in shards]
-    with_model = [(name, manifest) for name, manifest in manifests if model_of(manifest)]
-    if with_model:
-        common_model(with_model)
+    manifests_with_model = [(name, manifest) for name, manifest in manifests if model_of(manifest)]
+    if manifests_with_model:
+        common_model(manifests_with_model)  # an error if they are of different models
     inputs.check_shards(manifests)
     message = mixed_precision(manifests)
     if message is not None:
@@ -352,7 +379,7 @@ def _require_one_index(shards: Sequence[Shard]) -> None:
 
 
 def _common_metric(shards: Sequence[Shard]) -> Metric:
-    """Return the metric of shards: of their indexes, or of the model of a vector folder."""
+    """Return the metric of the indexes among the shards; of vector folders alone, their model's."""
     for shard in shards:
         if shard.metric is not None:
             return shard.metric
@@ -363,15 +390,16 @@ def _log_shards(shards: Sequence[Shard], passages: int, metric: Metric) -> None:
     """Log what is searched as one index, and how."""
     name = f"{len(shards):,} shards" if len(shards) > 1 else shards[0].name
     metric_name = "inner product" if metric is Metric.INNER else "distance"
-    method = "all exactly"
     if any(shard.approximate is not None for shard in shards):
         method = "approximate ones by their own engines"
+    else:
+        method = "all exactly"
     logger.info(f"{name}: {passages:,} passages, compared by {metric_name}, {method}")
 
 
 def _require_memory_of_hits(settings: SearchSettings, rows: int) -> None:
     """Raise an error if the hits of a batch of queries do not fit into memory."""
-    hits_of_query = min(settings.hits + TAIL, rows)
+    hits_of_query = min(settings.hits + TAIL, rows)  # the tail shows ties at the cut
     needed = settings.query_batch * hits_of_query * HIT_BYTES
     smaller_batch = max(settings.query_batch // 8, 1)
     hint = f"search with --query-batch {smaller_batch}, or less deep"
@@ -387,7 +415,7 @@ def _open_exact(
 ) -> SearchableIndex:
     """Open the exact search: on the device given, or on a GPU if there is one."""
     stored = mapped_files.ChainedVectors(parts)
-    if is_surely_cpu(device):
+    if is_surely_cpu(device):  # a few queries on a CPU are searched without importing torch
         return CpuExactIndex(stored, metric, vectors_per_passage, threads)
     import torch
 
@@ -462,6 +490,7 @@ class GuardedIndex:
 
 
 def _reject_options(settings: SearchSettings, reason: str) -> None:
-    """Raise a UsageError if an option of approximate indexes is given."""
-    for option, value in settings.index_options.items():
+    """Raise a UsageError if an option of approximate indexes is given; it names the first one."""
+    if settings.index_options:
+        option, value = next(iter(settings.index_options.items()))
         raise UsageError(f"{option} {value}: {reason}", f"leave out {option}")

@@ -177,15 +177,15 @@ def _build_sample(judge: Judge, path: Path, count: int, settings: IndexSettings)
     for component, (parameter, start) in PARAMETERS.items():
         if component in (settings.factory or ""):
             search[parameter] = start
-    factory, empty_index = faiss_build.empty_index(count, dimension, settings)
-    size = faiss_library.stored_bytes(empty_index, count)
+    factory, whole_index = faiss_build.create_index(count, dimension, settings)
+    size = faiss_library.stored_bytes(whole_index, count)
     if settings.max_bytes and size > settings.max_bytes:
         raise UsageError(f"it takes {decimal(size)}")
-    _, index = faiss_build.empty_index(sample_size, dimension, settings)
+    _, sample_index = faiss_build.create_index(sample_size, dimension, settings)
     with faiss_library.faiss_errors(UsageError):
-        index.train(judge.vectors)
-        index.add(judge.vectors)
-    faiss_files.write_index(index, path)
+        sample_index.train(judge.vectors)
+        sample_index.add(judge.vectors)
+    faiss_files.write_index(sample_index, path)
     return Point(factory, size, search)
 
 
@@ -282,9 +282,9 @@ def _build_whole(vectors: Vectors, stored: Path, settings: IndexSettings, point:
         return
     count, dimension = vectors.shape
     type_settings = replace(settings, factory=point.factory)
-    factory, index = faiss_build.empty_index(count, dimension, type_settings)
-    faiss_build.check_memory(factory, index, count, settings)
-    faiss_build.build(vectors, path, settings, factory, index)
+    empty_index = faiss_build.create_index(count, dimension, type_settings)
+    faiss_build.check_memory(empty_index, count, settings)
+    faiss_build.build(vectors, path, empty_index, settings)
 
 
 def _no_type(points: Sequence[Point], target: float) -> UsageError:

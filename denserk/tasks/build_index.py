@@ -297,32 +297,32 @@ class MergePlan(Plan):
             message = f"--trained-as {paths.trained_as} is for vectors, and the inputs are indexes"
             hint = "leave it out: indexes with the same training are merged as they are"
             raise UsageError(message, hint)
-        self._sources = faiss_templates.open_parts(inputs)
+        self._folders = faiss_templates.open_folders(inputs)
         indexes: list[dict[str, Any]] = []
         vectors: list[str] = []
-        for source in self._sources:
-            sha256_by_file = source.manifest.contents["sha256"]
-            indexes.append({"name": source.name, "sha256": sha256_by_file})
-            vectors += source.manifest.made_from.get("vectors", [])
-        named_manifests = [(source.name, source.manifest) for source in self._sources]
-        model = manifest.common_model(named_manifests)
-        manifest.refuse_mixed_precision(named_manifests)
+        for name, folder_manifest in self._folders.manifests:
+            indexes.append({"name": name, "sha256": folder_manifest.contents["sha256"]})
+            vectors += folder_manifest.made_from.get("vectors", [])
+        model = manifest.common_model(self._folders.manifests)
+        manifest.refuse_mixed_precision(self._folders.manifests)
         self.made_from = {"indexes": indexes, "vectors": vectors, "model": model}
-        trained_settings = self._sources[0].settings(settings)
+        trained_settings = self._folders.template.complete_settings(settings)
         self.recorded_settings = as_json(with_engine(trained_settings))
 
     def fill(self, folder: Path) -> dict[str, Any]:
         """Write index and ids into a folder; return the contents of its manifest."""
-        faiss_templates.merge_folders(self._sources, folder)
-        template = self._sources[0]
-        contents_of_sources = [source.manifest.contents for source in self._sources]
+        faiss_templates.merge_folders(self._folders, folder)
+        template = self._folders.template
+        contents_of_folders = [
+            folder_manifest.contents for _, folder_manifest in self._folders.manifests
+        ]
         return {
-            "count": sum(contents["count"] for contents in contents_of_sources),
+            "count": sum(contents["count"] for contents in contents_of_folders),
             "dimension": template.index.d,
-            "vectors_per_passage": manifest.vectors_per_passage(template.manifest),
+            "vectors_per_passage": self._folders.vectors_per_passage,
             "factory": template.factory,
             # an index holds codes: the recall of the whole cannot be measured without the vectors
-            "recall_of_parts": [contents.get("recall") for contents in contents_of_sources],
+            "recall_of_parts": [contents.get("recall") for contents in contents_of_folders],
         }
 
 
@@ -340,7 +340,7 @@ class VectorsPlan(Plan):
         self._template = None
         if paths.trained_as is not None:
             self._template = faiss_templates.read_template(paths.trained_as)
-            settings = self._template.settings(settings)
+            settings = self._template.complete_settings(settings)
         self._sources = open_sources(inputs, paths.allow_pickle)
         named_manifests = [(source.name, source.manifest) for source in self._sources]
         model = manifest.common_model(named_manifests)
@@ -381,8 +381,8 @@ class VectorsPlan(Plan):
         size = decimal(rows * dimension * 4)
         logger.info(f"vectors: {rows:,} x {dimension} x 4 bytes = {size} on the disk")
         if not self._settings.is_flat and self._queries is None:
-            factory, index = _index_to_fill(rows, dimension, self._settings, self._template)
-            faiss_build.check_memory(factory, index, rows, self._settings)
+            empty_index = _index_to_fill(rows, dimension, self._settings, self._template)
+            faiss_build.check_memory(empty_index, rows, self._settings)
 
     def fill(self, folder: Path) -> dict[str, Any]:
         """Write index and ids into a folder; return the contents of its manifest."""
@@ -407,15 +407,15 @@ class VectorsPlan(Plan):
         """Build an index of (N, D) vectors; return its factory string and its recall."""
         settings = self._settings
         count, dimension = vectors.shape
-        factory, index = _index_to_fill(count, dimension, settings, self._template)
+        empty_index = _index_to_fill(count, dimension, settings, self._template)
         if self._count is None:
-            faiss_build.check_memory(factory, index, count, settings)
-        faiss_build.build(vectors, path, settings, factory, index)
+            faiss_build.check_memory(empty_index, count, settings)
+        faiss_build.build(vectors, path, empty_index, settings)
         opened = FaissIndex(path, SearchSettings(), threads=settings.threads)
         block_count = math.ceil(count / RECALL_BLOCK)
         blocks = partial(np.array_split, vectors, block_count)
-        recall = measure_recall(factory, opened, blocks, settings)
-        return {"factory": factory, "recall": recall}
+        recall = measure_recall(empty_index.factory, opened, blocks, settings)
+        return {"factory": empty_index.factory, "recall": recall}
 
 
 def _journal_sha256(folder_manifest: manifest.Manifest | None) -> str | None:
@@ -441,17 +441,17 @@ def _read_queries(
 
 def _index_to_fill(
     count: int, dimension: int, settings: IndexSettings, template: faiss_templates.Template | None
-) -> tuple[str, Any]:
-    """Return a factory string and an index without vectors, trained if there is a template."""
+) -> faiss_build.EmptyIndex:
+    """Return an index without vectors, trained if there is a template."""
     if template is None:
-        return faiss_build.empty_index(count, dimension, settings)
+        return faiss_build.create_index(count, dimension, settings)
     if template.index.d != dimension:
         message = (
             f"{template.name} was trained on vectors of {template.index.d} dimensions, and the "
             f"input has {dimension}"
         )
         raise MismatchError(message, "index vectors of the model that it was trained for")
-    return template.factory, template.index
+    return faiss_build.EmptyIndex(template.factory, template.index)
 
 
 def measure_recall(

@@ -6,7 +6,7 @@ import pytest
 
 from denserk.config.retrieval import IndexSettings, IndexType, Metric, SearchSettings
 from denserk.errors import UsageError
-from denserk.index.faiss_build import build, empty_index
+from denserk.index.faiss_build import build, create_index
 from denserk.index.faiss_index import FaissIndex
 from denserk.tasks.build_index import measure_recall
 
@@ -20,8 +20,7 @@ def build_file(path, vectors=VECTORS, **settings):
     """Build an index of vectors in one file."""
     index_settings = IndexSettings(**settings)
     count, dimension = vectors.shape
-    factory, index = empty_index(count, dimension, index_settings)
-    build(vectors, path, index_settings, factory, index)
+    build(vectors, path, create_index(count, dimension, index_settings), index_settings)
     return path
 
 

@@ -13,7 +13,7 @@ from denserk.errors import DenserkError, InputError, MismatchError, OutputError
 from denserk.index import faiss_build, memory
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.faiss_library import mergeable_ivf
-from denserk.index.faiss_templates import open_parts, read_template
+from denserk.index.faiss_templates import open_folders, read_template
 from denserk.io.manifest import Kind, read_manifest
 from tests.index.test_faiss import build_file
 from tests.support.faults import Stopped, contents, stopped_at
@@ -270,7 +270,7 @@ def test_parts_of_another_model_or_with_other_ids_are_not_merged(tmp_path):
         index(tmp_path / "merged", tmp_path / "parts/*")
     (second / "docid").write_text("d0\n")
     with pytest.raises(InputError, match="parts/1/docid: found 1 ids; expected 10 ids"):
-        open_parts([str(second)])
+        open_folders([str(second)])
 
 
 @pytest.mark.parametrize("size", [1, 2])
