@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from denserk.api.inputs import (
     RunLike,
+    Scores,
     TextsLike,
     in_order,
     is_path,
@@ -61,7 +62,7 @@ from denserk.python_inputs import is_frame, wrong_argument
 if TYPE_CHECKING:
     from denserk.evaluation.explain import View
     from denserk.evaluation.results import BenchmarksResult, Difference, EvaluationResult
-    from denserk.tasks.evaluate import NamedRun, RelevanceJudgments
+    from denserk.tasks.evaluate import RelevanceJudgments
 
     PerQuery = Mapping[str, Mapping[str, float]]  # measure -> query id -> value
 
@@ -224,7 +225,7 @@ def evaluate(
     `report` names a folder for an HTML page, to which `topics` and `corpus` add texts.
     """
     from denserk.evaluation.evaluator import check_minimums
-    from denserk.tasks.evaluate import evaluate_runs
+    from denserk.tasks.evaluate import evaluate_runs, read_runs
     from denserk.tasks.evaluation_outputs import check_page, check_report_ids, write_plot
 
     typed = EVALUATE.typed(options, measures=measures)
@@ -238,7 +239,9 @@ def evaluate(
     check_page(settings, inputs)
     with EVALUATE.claimed(typed):
         judgments = _judgments(qrels, settings)
-        result = evaluate_runs(_read_runs(runs, judgments, settings), judgments, settings)
+        sources = _sources_of_runs(runs, settings.order)
+        named_runs = read_runs(sources, judgments.grades, settings)
+        result = evaluate_runs(named_runs, judgments, settings)
         check_report_ids(settings, result)
         evaluation = _evaluation(result, baseline, build(ComparisonSettings, typed))
         if settings.plot is not None:
@@ -334,24 +337,18 @@ def _judgments(qrels: Any, settings: EvaluationSettings) -> "RelevanceJudgments"
     return RelevanceJudgments(grades_by_query(judgments), IN_MEMORY, judgments)
 
 
-def _read_runs(
-    runs: Mapping[str, Any], judgments: "RelevanceJudgments", settings: EvaluationSettings
-) -> "Iterator[NamedRun]":
-    """Read one run after the other."""
-    from denserk.evaluation.needed_hits import read_hits, select_hits
-    from denserk.tasks.evaluate import NamedRun, needed_hits
-
-    keep = needed_hits(judgments.grades, settings)
-    for name, source in runs.items():
-        if is_path(source):
-            selected = read_hits(str(source), settings, keep)
-            yield NamedRun(name, selected.run, ties=selected.ties)
+def _sources_of_runs(
+    runs: Mapping[str, Any], order: RunOrder
+) -> Iterator[tuple[str, str | Scores]]:
+    """Yield each run's name and path, or its hits if it is in memory, in the order of `order`."""
+    for name, run in runs.items():
+        if is_path(run):
+            yield name, str(run)
             continue
-        hits = read_run_of(source, name)
-        if settings.order is RunOrder.RANK:
-            hits = {qid: _negative_ranks(hits[qid]) for qid in hits}
-        selected = select_hits(hits, settings, keep)
-        yield NamedRun(name, selected.run, ties=selected.ties)
+        hits_by_qid = read_run_of(run, name)
+        if order is RunOrder.RANK:
+            hits_by_qid = {qid: _negative_ranks(hits) for qid, hits in hits_by_qid.items()}
+        yield name, hits_by_qid
 
 
 def _negative_ranks(hits: Mapping[str, float]) -> dict[str, float]:
