@@ -291,7 +291,7 @@ def _notes(result: EvaluationResult, rows: Sequence[QueryRow], *, complete: bool
     """Return what a reader should know of the values, and who computed them."""
     notes = []
     for run in result.runs:
-        notes += [text for _, text in remarks(run, result, complete)]
+        notes += [remark.sentence for remark in remarks(run, result, complete)]
     unanswerable = [row.qid for row in rows if row.relevant == 0]
     if unanswerable:
         notes.append(
