@@ -35,7 +35,8 @@ from denserk.records import Qrel, document_of
 logger = logging.getLogger(__name__)
 
 SEED = re.compile(r"[-_.](seed)?[-_.]?\d+$")  # at the end of a run's name
-ENDINGS = re.compile(r"(?<=.)(\.(gz|txt|tsv|trec|run|jsonl?))+$")  # of runs
+# of run files, which the names of runs in tables lack
+HIDDEN_ENDINGS = re.compile(r"(?<=.)(\.(gz|txt|tsv|trec|run|jsonl?))+$")
 
 
 def read_judgments(
@@ -314,4 +315,4 @@ def short_names(paths: Sequence[str]) -> list[str]:
 def _short_name(path: str) -> str:
     if path == STREAM:
         return "stdin"
-    return ENDINGS.sub("", Path(path).name)
+    return HIDDEN_ENDINGS.sub("", Path(path).name)
