@@ -244,8 +244,7 @@ def evaluate(
         result = evaluate_runs(named_runs, judgments, settings)
         check_report_ids(settings, result)
         evaluation = _evaluation(result, baseline, build(ComparisonSettings, typed))
-        if settings.plot is not None:
-            write_plot(evaluation.result, settings, Path(settings.plot))
+        write_plot(evaluation.result, settings)
         if settings.report is not None:
             files = {
                 "runs": list(runs.values()),

@@ -256,8 +256,7 @@ def _finish(
     check_report_ids(settings, result)
     result = with_statistics(result, runs, settings)
     show(result, settings)
-    if settings.plot is not None:
-        write_plot(result, settings, Path(settings.plot))
+    write_plot(result, settings)
     if settings.report is not None:
         page = write_report_page(result, runs, sources, settings)
         logger.info(f"{page}: report, {page.stat().st_size / 1000:,.0f} kB")
