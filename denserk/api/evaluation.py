@@ -439,14 +439,10 @@ def _benchmark(names: Sequence[str], typed: Typed) -> dict[str, dict[str, dict[s
     """Make the runs of a model if there is one, and evaluate runs on benchmarks."""
     paths = build(BenchmarkPaths, typed)
     settings = build(EvalSettings, typed)
-    runs = list(paths.runs)
-    if paths.output is not None:
-        runs.append(paths.output)
-    if not runs:
+    if not paths.evaluated:
         raise UsageError("no runs given", "give runs=, or model= and output=")
     benchmarks = find_benchmarks(names)
-    has_folders = paths.output is not None or any(Path(run).is_dir() for run in runs)
-    is_one_benchmark = len(benchmarks) == 1 and not has_folders
+    is_one_benchmark = len(benchmarks) == 1 and not paths.has_folders
     if not is_one_benchmark:
         reject_given(settings, among="min", why="only for run files of one benchmark")
     if paths.model is not None:
@@ -462,11 +458,12 @@ def _benchmark(names: Sequence[str], typed: Typed) -> dict[str, dict[str, dict[s
     from denserk.evaluation.evaluator import check_minimums
     from denserk.tasks.benchmark import evaluate_benchmark, evaluate_benchmarks
 
-    if is_one_benchmark:
-        result = evaluate_benchmark(runs, benchmarks[0], settings, paths.against)
-        check_minimums(result, settings)
-        return {benchmarks[0].name: {run.name: dict(run.summary) for run in result.runs}}
-    return _values_by_benchmark(evaluate_benchmarks(runs, names, settings, paths.against))
+    if not is_one_benchmark:
+        results = evaluate_benchmarks(paths.evaluated, names, settings, paths.against)
+        return _values_by_benchmark(results)
+    result = evaluate_benchmark(paths.evaluated, benchmarks[0], settings, paths.against)
+    check_minimums(result, settings)
+    return {benchmarks[0].name: {run.name: dict(run.summary) for run in result.runs}}
 
 
 def _values_by_benchmark(result: "BenchmarksResult") -> dict[str, dict[str, dict[str, float]]]:
