@@ -84,8 +84,8 @@ def fuse(
     typed = FUSE.typed(options) | {"tune": tuning_name}
     fusion = build(FusionSettings, typed)
     fusion.weights_of(len(sources))  # before anything is read
-    with FUSE.claimed(typed), opened_runs(sources) as opened:
-        fused = FusedRuns(opened, fusion, build(RankingSettings, typed))
+    with FUSE.claimed(typed), opened_runs(sources) as runs_by_query:
+        fused = FusedRuns(runs_by_query, fusion, build(RankingSettings, typed))
         if tune is not None:
             from denserk.index.fusion_weights import best_weights, tuning_measure
 
@@ -255,13 +255,18 @@ def evaluate(
             _write_report(evaluation.result, files, settings, build(CorpusSettings, typed))
     check_minimums(result, settings)
     if is_single_run(run):
-        name = result.runs[0].name
-        evaluation = replace(
-            evaluation,
-            summary=evaluation.summary[name],
-            per_query=evaluation.per_query[name],
-        )
+        evaluation = _without_run_name(evaluation)
     return evaluation if details else evaluation.summary
+
+
+def _without_run_name(evaluation: Evaluation) -> Evaluation:
+    """Return the evaluation of the only run, whose measures are not by run."""
+    run = evaluation.result.runs[0].name
+    return replace(
+        evaluation,
+        summary=evaluation.summary[run],
+        per_query=evaluation.per_query[run],
+    )
 
 
 def _write_report(
@@ -313,17 +318,17 @@ def _named_runs(run: Any) -> dict[str, Any]:
         if _is_list_of_runs(run):
             raise UsageError("run: found a list of runs", "give them names: {'bm25': run, ...}")
         return {"run": run}
-    return {str(name): one_run for name, one_run in run.items()}
+    return {str(name): source for name, source in run.items()}
 
 
 def _is_list_of_runs(run: Any) -> bool:
     """Return whether runs were given without names; a list of hits is one run."""
     if not isinstance(run, list | tuple) or not run:
         return False
-    first = run[0]
-    if isinstance(first, Mapping):
-        return all(isinstance(hits, Mapping) for hits in first.values())
-    return is_path(first) or is_frame(first)
+    first_item = run[0]
+    if isinstance(first_item, Mapping):
+        return all(isinstance(hits, Mapping) for hits in first_item.values())
+    return is_path(first_item) or is_frame(first_item)
 
 
 def _judgments(qrels: Any, settings: EvaluationSettings) -> "RelevanceJudgments":
@@ -393,11 +398,11 @@ def explain(
     for argument, value in (("run", run), ("qrels", qrels)):
         if value is None:
             raise wrong_argument(argument, value, "a path, a dict or a DataFrame")
-    from denserk.evaluation.explain import explain as views
+    from denserk.evaluation.explain import explain as task
 
     with stored_inputs(run=run, qrels=qrels) as (files, _), EXPLAIN.claimed(typed):
         settings = build(EvaluationSettings, typed)
-        return views(str(files["run"]), str(files["qrels"]), qid, settings)
+        return task(str(files["run"]), str(files["qrels"]), qid, settings)
 
 
 @documented(BENCHMARK)
