@@ -95,6 +95,14 @@ class _Relevance(NamedTuple):
         return counts
 
 
+class _JudgedContent(NamedTuple):
+    """What a page shows by the judgments; empty where they are not known."""
+
+    groups: list[Group]  # of queries in detail
+    profiles: list[Profile]  # of runs
+    details: dict[str, QueryDetails]  # by query id, in the order of the groups
+
+
 class _Figures(NamedTuple):
     """The figures of a page of runs."""
 
@@ -141,42 +149,31 @@ def write_report(
     sources = _with_recorded_sources(sources, manifests)
     measure = _first_compared(result.measures)
     reference = _reference_run(result)
-    relevance = _read_relevance(sources.qrels, _relevance_level(result))
+    level = _relevance_level(result)
+    relevance = _read_relevance(sources.qrels, level)
     relevant_counts = None if relevance is None else relevance.counts()
     rows = query_rows(result, str(measure), names.index(reference), relevant_counts)
-
-    groups: list[Group] = []
-    profiles: list[Profile] = []
-    details: dict[str, QueryDetails] = {}
+    judged = _JudgedContent([], [], {})
     if relevance is not None:
-        groups = groups_in_detail(rows, settings.report_ids, settings.report_queries, str(measure))
-        rows_in_detail = _rows_of_groups(groups)
-        qids = [row.qid for row in rows_in_detail]
-        count = settings.report_passages
-        profiles = [
-            _read_profile(name, path, relevance, qids, count, settings)
-            for name, path in paths.items()
-        ]
-        details = _query_details(rows_in_detail, profiles, relevance, measure, count)
-
-    figures = _draw_figures(result, measure, profiles, manifests)
+        judged = _read_judged_content(paths, relevance, measure, rows, settings)
+    figures = _draw_figures(result, measure, judged.profiles, manifests)
     content = {
         "title": sources.title,
         "subtitle": f"{len(result.queries):,} queries",
         "runs": names,
-        "level": _relevance_level(result),
+        "level": level,
         "measure": str(measure),
         "cutoff": measure.params.get("cutoff"),
         "reference": reference,
         "figures": [*figures.recall, *figures.costs],
         "costs": figures.costs,
         "scores": figures.scores,
-        "profiles": profiles,
+        "profiles": judged.profiles,
         "queries": _query_texts(sources, result.queries),
-        "passages": _passages(sources, details.values()),
-        "groups": groups,
-        "details": details,
-        "anchors": {qid: f"query-{number}" for number, qid in enumerate(details, start=1)},
+        "passages": _passages(sources, judged.details.values()),
+        "groups": judged.groups,
+        "details": judged.details,
+        "anchors": {qid: f"query-{number}" for number, qid in enumerate(judged.details, start=1)},
         "failing_count": sum(row.fails for row in rows),
         "has_counts": relevance is not None,
         "rows": rows[:MOST_ROWS],
@@ -200,12 +197,26 @@ def _read_relevance(qrels: str | None, level: int) -> _Relevance | None:
     return _Relevance(read_qrels_map(qrels), level)
 
 
-def _rows_of_groups(groups: Iterable[Group]) -> list[QueryRow]:
-    """Return the rows of all groups, in their order."""
-    rows: list[QueryRow] = []
+def _read_judged_content(
+    paths: Mapping[str, str],
+    relevance: _Relevance,
+    measure: Measure,
+    rows: Sequence[QueryRow],
+    settings: EvalSettings,
+) -> _JudgedContent:
+    """Choose the queries that are shown in detail, and read the runs, whose `paths` are by name."""
+    groups = groups_in_detail(rows, settings.report_ids, settings.report_queries, str(measure))
+    rows_in_detail: list[QueryRow] = []
     for group in groups:
-        rows += group.rows
-    return rows
+        rows_in_detail += group.rows
+    qids = [row.qid for row in rows_in_detail]
+    passage_count = settings.report_passages
+    profiles = [
+        _read_profile(name, path, relevance, qids, passage_count, settings)
+        for name, path in paths.items()
+    ]
+    details = _query_details(rows_in_detail, profiles, relevance, measure, passage_count)
+    return _JudgedContent(groups, profiles, details)
 
 
 def _query_details(
