@@ -1,3 +1,5 @@
+"""What a wheel and a source archive hold, and what names the version."""
+
 import json
 import os
 import subprocess
@@ -30,16 +32,16 @@ def test_the_wheel_indexes_searches_and_evaluates_alone(tmp_path):
             [sys.executable, *words], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(site)}
         ).decode()
 
-    where = run("-c", "import denserk; print(denserk.__file__)")
-    assert Path(where.strip()).is_relative_to(site)
-    denserk = ["-m", "denserk"]
-    run(*denserk, "index", "--corpus", "corpus.tsv", "--type", "bm25", "--output", "bm25")
-    run(*denserk, "search", "--index", "bm25", "--topics", "topics.tsv", "--output", "run.trec")
-    values = run(*denserk, "eval", "run.trec", "qrels.txt", "-m", "RR", "--format", "json")
+    module_path = run("-c", "import denserk; print(denserk.__file__)")
+    assert Path(module_path.strip()).is_relative_to(site)
+    command = ["-m", "denserk"]
+    run(*command, "index", "--corpus", "corpus.tsv", "--type", "bm25", "--output", "bm25")
+    run(*command, "search", "--index", "bm25", "--topics", "topics.tsv", "--output", "run.trec")
+    values = run(*command, "eval", "run.trec", "qrels.txt", "-m", "RR", "--format", "json")
     assert json.loads(values)["runs"][0]["measures"]["RR"] == 1
-    run(*denserk, "eval", "run.trec", "qrels.txt", "--report", "report")
+    run(*command, "eval", "run.trec", "qrels.txt", "--report", "report")
     assert "p1" in (tmp_path / "report" / "index.html").read_text()
-    assert "agg" in run(*denserk, "finetune", "--list-presets")
+    assert "agg" in run(*command, "finetune", "--list-presets")
 
 
 @pytest.mark.slow
@@ -49,9 +51,9 @@ def test_the_source_archive_contains_tests_and_docs(tmp_path):
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as file:
         names = {Path(*Path(name).parts[1:]).as_posix() for name in file.getnames()}
-    kept = {path.relative_to(ROOT).as_posix() for path in (ROOT / "denserk").rglob("*.yaml")}
-    others = {"tests/run.sh", "docs/index.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"}
-    assert kept | others <= names
+    recipes = {path.relative_to(ROOT).as_posix() for path in (ROOT / "denserk").rglob("*.yaml")}
+    assert recipes <= names
+    assert {"tests/run.sh", "docs/index.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"} <= names
 
 
 def test_the_citation_and_the_readme_name_the_version():

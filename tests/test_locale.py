@@ -1,3 +1,5 @@
+"""Commands in an ASCII locale: UTF-8 in and out, and paths that cannot be decoded."""
+
 import os
 
 import pytest
@@ -13,17 +15,18 @@ def denserk(*arguments, **variables):
 
 
 def test_results_and_messages_are_utf8_in_an_ascii_locale(tmp_path):
-    run_file, qrels = tmp_path / "run.trec", tmp_path / "qrels.txt"
+    run_file = tmp_path / "run.trec"
+    qrels = tmp_path / "qrels.txt"
     run_file.write_text("qü Q0 d1 1 1.0 x\n", "utf-8")
     qrels.write_text("qü 0 d1 1\n", "utf-8")
     evaluate = ["eval", "--run", run_file, "--qrels", qrels, "-m", "RR@10"]
-    done = denserk(*evaluate, "-q", "-o", "trec_eval", **ASCII)
-    assert done.returncode == 0, done.stderr
-    assert "\tqü\t1.0000\n".encode() in done.stdout
+    process = denserk(*evaluate, "-q", "-o", "trec_eval", **ASCII)
+    assert process.returncode == 0, process.stderr
+    assert "\tqü\t1.0000\n".encode() in process.stdout
     qrels.write_text("qü 0 d1 né\n", "utf-8")
-    done = denserk(*evaluate, **ASCII)
-    assert done.returncode == 1, done.stderr
-    assert "né".encode() in done.stderr
+    process = denserk(*evaluate, **ASCII)
+    assert process.returncode == 1, process.stderr
+    assert "né".encode() in process.stderr
 
 
 @pytest.mark.parametrize(
@@ -33,9 +36,9 @@ def test_results_and_messages_are_utf8_in_an_ascii_locale(tmp_path):
 )
 def test_a_path_that_cannot_be_decoded_is_rejected(tmp_path, name, variables):
     output = tmp_path / "index"
-    done = denserk("index", "--type", "bm25", "--corpus", name, "--output", output, **variables)
-    assert done.returncode == 2
-    error, hint = done.stderr.decode().splitlines()
+    process = denserk("index", "--type", "bm25", "--corpus", name, "--output", output, **variables)
+    assert process.returncode == 2
+    error, hint = process.stderr.decode().splitlines()
     assert error.startswith("error: an argument is not valid")
     assert "export LC_ALL=C.UTF-8" in hint
     assert not output.exists()

@@ -36,7 +36,7 @@ def model(tiny):
     return denserk.Encoder.load(tiny(), representation="mean", device="cpu")
 
 
-def of_queries():
+def queries_in_every_form():
     yield "list", TEXTS
     yield "tuple", tuple(TEXTS)
     yield "dict", QUERIES
@@ -49,61 +49,72 @@ def of_queries():
     yield "array of objects", np.array(TEXTS, dtype=object)
 
 
-@pytest.mark.parametrize(("name", "queries"), list(of_queries()))
+@pytest.mark.parametrize(("name", "queries"), list(queries_in_every_form()))
 def test_queries_are_their_texts_in_every_form(model, name, queries):
     expected = model.encode_queries(TEXTS)
     np.testing.assert_allclose(model.encode_queries(queries), expected, atol=1e-6)
     vectors = model.encode_passages(RECORDS)
     run = denserk.Index.build(vectors, ids=list(PASSAGES)).search(queries, model=model, hits=3)
-    without_ids = name in ("list", "tuple", "array", "array of objects")
-    assert list(run) == (["0", "1", "2"] if without_ids else list(QUERIES))
-    best = np.array(list(PASSAGES))[np.argsort(-(expected @ vectors.T), axis=1)[:, 0]]
-    assert [next(iter(hits)) for hits in run.values()] == best.tolist()
+    has_no_ids = name in ("list", "tuple", "array", "array of objects")
+    assert list(run) == (["0", "1", "2"] if has_no_ids else list(QUERIES))
+    best_rows = np.argmax(expected @ vectors.T, axis=1)
+    best_docids = np.array(list(PASSAGES))[best_rows].tolist()
+    assert [next(iter(hits)) for hits in run.values()] == best_docids
 
 
-def of_passages():
+def passages_in_every_form():
     yield "records", RECORDS
-    yield "records of BEIR", [{**r, "_id": r["docid"]} for r in RECORDS]
-    yield "dict of records", {r["docid"]: {"title": r["title"], "text": r["text"]} for r in RECORDS}
+    yield "records of BEIR", [{**record, "_id": record["docid"]} for record in RECORDS]
+    yield (
+        "dict of records",
+        {docid: {"title": title, "text": text} for docid, (title, text) in PASSAGES.items()},
+    )
     yield "frame", pd.DataFrame(RECORDS)
     yield "mixed", [RECORDS[0], *RECORDS[1:]]
     yield "generator", (record for record in RECORDS)
 
 
-@pytest.mark.parametrize(("name", "passages"), list(of_passages()))
+@pytest.mark.parametrize(("name", "passages"), list(passages_in_every_form()))
 def test_passages_are_their_texts_in_every_form(model, name, passages):
-    expected = model.encode_passages([f"{r['title']} {r['text']}".strip() for r in RECORDS])
+    texts = [f"{title} {text}".strip() for title, text in PASSAGES.values()]
+    expected = model.encode_passages(texts)
     np.testing.assert_allclose(model.encode_passages(passages), expected, atol=1e-6)
 
 
 def test_a_corpus_in_every_form():
     pytest.importorskip("bm25s")
-    runs = [denserk.BM25.build(list(RECORDS)).search(QUERIES, hits=5)]
-    runs += [denserk.BM25.build(passages).search(QUERIES, hits=5) for _, passages in of_passages()]
-    assert all(run == runs[0] for run in runs)
+    expected = bm25_run(RECORDS)
+    for _, passages in passages_in_every_form():
+        assert bm25_run(passages) == expected
     texts = {docid: f"{title} {text}" for docid, (title, text) in PASSAGES.items()}
-    by_id = denserk.BM25.build(texts).search(QUERIES, hits=5)
-    assert by_id == denserk.BM25.build(pd.Series(texts)).search(QUERIES, hits=5)
-    assert [list(hits) for hits in by_id.values()] == [list(hits) for hits in runs[0].values()]
+    run_by_texts = bm25_run(texts)
+    assert bm25_run(pd.Series(texts)) == run_by_texts
+    for qid, hits in run_by_texts.items():
+        assert list(hits) == list(expected[qid])
+
+
+def bm25_run(corpus):
+    return denserk.BM25.build(corpus).search(QUERIES, hits=5)
 
 
 def test_one_text_is_one_vector(model):
-    one = model.encode_queries(TEXTS[0])
-    assert one.shape == (model.dimension,)
-    for single in ({"query": TEXTS[0]}, {"qid": "q1", "text": TEXTS[0]}):
-        np.testing.assert_allclose(model.encode_queries(single), one, atol=1e-6)
+    vector = model.encode_queries(TEXTS[0])
+    assert vector.shape == (model.dimension,)
+    for query in ({"query": TEXTS[0]}, {"qid": "q1", "text": TEXTS[0]}):
+        np.testing.assert_allclose(model.encode_queries(query), vector, atol=1e-6)
     assert model.encode_queries([]).shape == (0, model.dimension)
     assert model.encode_queries({"q1": TEXTS[0]}).shape == (1, model.dimension)
     title, text = PASSAGES["d1"]
-    for single in ({"text": text, "title": title}, {"text": text, "title": title, "url": "x"}):
-        expected = model.encode_passages([f"{title} {text}"])[0]
-        np.testing.assert_allclose(model.encode_passages(single), expected, atol=1e-6)
+    expected = model.encode_passages([f"{title} {text}"])[0]
+    for passage in ({"text": text, "title": title}, {"text": text, "title": title, "url": "x"}):
+        np.testing.assert_allclose(model.encode_passages(passage), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_the_rest_is_rejected_everywhere(model, name, tmp_path, tiny):
+def test_anything_but_texts_is_rejected_everywhere(model, name, tmp_path, tiny):
     wrong = WRONG[name]
-    qrels, run = {"q1": {"d3": 1}}, {"q1": {"d1": 2.0, "d3": 1.0}}
+    qrels = {"q1": {"d3": 1}}
+    run = {"q1": {"d1": 2.0, "d3": 1.0}}
     calls = [
         lambda: model.encode_queries(wrong),
         lambda: model.encode_passages(wrong),
@@ -143,7 +154,8 @@ def test_the_rest_is_rejected_everywhere(model, name, tmp_path, tiny):
     ],
 )
 def test_wrong_runs_and_qrels_are_rejected(wrong):
-    run, qrels = {"q1": {"d1": 2.0}}, {"q1": {"d1": 1}}
+    run = {"q1": {"d1": 2.0}}
+    qrels = {"q1": {"d1": 1}}
     calls = [
         lambda: denserk.fuse([run, wrong]),
         lambda: denserk.evaluate(run, wrong),
@@ -154,6 +166,10 @@ def test_wrong_runs_and_qrels_are_rejected(wrong):
         with pytest.raises(DenserkError) as caught:
             call()
         assert "/tmp" not in str(caught.value)
+
+
+def test_grades_are_whole_numbers_of_any_type():
+    run = {"q1": {"d1": 2.0}}
     with pytest.raises(DenserkError, match="whole number"):
         denserk.evaluate(run, {"q1": {"d1": 0.5}})
     assert denserk.evaluate(run, {"q1": {"d1": 1.0}}, "RR@10") == {"RR@10": 1.0}
@@ -186,17 +202,18 @@ def test_ids_are_one_for_each_vector_and_distinct():
         with pytest.raises(DenserkError) as caught:
             denserk.Index.build(vectors, ids=ids)  # type: ignore[arg-type]
         assert "/tmp" not in str(caught.value)
-    assert list(denserk.Index.build(vectors, ids=np.arange(3)).search(vectors[:1])["0"]) == [
-        "2",
-        "1",
-        "0",
-    ]
+    index = denserk.Index.build(vectors, ids=np.arange(3))
+    assert list(index.search(vectors[:1])["0"]) == ["2", "1", "0"]
+
+
+def test_texts_have_distinct_ids():
+    index = denserk.Index.build(np.ones((3, 4), np.float32))
     for wrong in ([{"id": "a", "text": "x"}] * 2, pd.Series(["x", "y"], index=["a", "a"])):
         with pytest.raises(DenserkError, match="the id a occurs twice") as caught:
             denserk.BM25.build(wrong)
         assert "/tmp" not in str(caught.value)
         with pytest.raises(DenserkError, match="the id a occurs twice"):
-            denserk.Index.build(vectors).search(wrong)
+            index.search(wrong)
 
 
 def test_texts_for_an_index_without_a_model_ask_for_one(toy):
@@ -219,9 +236,8 @@ def test_tensors_are_vectors(dtype):
     torch = pytest.importorskip("torch")
     vectors = torch.randn(20, 8, generator=torch.manual_seed(1)).to(getattr(torch, dtype))
     vectors.requires_grad_()
-    plain = vectors.detach().float().numpy()
+    expected = run_of_first_rows(vectors.detach().float().numpy())
     index = denserk.Index.build(vectors)
-    expected = denserk.Index.build(plain).search(plain[:3], hits=5)
     assert index.search(vectors[:3], hits=5) == expected
     assert index.search(vectors[0], hits=5)["0"] == pytest.approx(expected["0"])
 
@@ -229,13 +245,15 @@ def test_tensors_are_vectors(dtype):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.longdouble, ">f4"])
 def test_arrays_of_any_float_type_are_vectors(dtype):
     vectors = np.random.default_rng(1).normal(size=(20, 8)).astype(np.float16)
-    expected = denserk.Index.build(vectors.astype(np.float32)).search(
-        vectors[:3].astype(np.float32), hits=5
-    )
-    given = vectors.astype(dtype)
-    assert denserk.Index.build(given).search(given[:3], hits=5) == expected
-    columns = np.asfortranarray(given)
-    assert denserk.Index.build(columns).search(columns[:3], hits=5) == expected
+    expected = run_of_first_rows(vectors.astype(np.float32))
+    vectors_of_type = vectors.astype(dtype)
+    assert run_of_first_rows(vectors_of_type) == expected
+    assert run_of_first_rows(np.asfortranarray(vectors_of_type)) == expected
+
+
+def run_of_first_rows(vectors):
+    """Index vectors, and search with the first three of them."""
+    return denserk.Index.build(vectors).search(vectors[:3], hits=5)
 
 
 @pytest.mark.parametrize(
@@ -286,8 +304,8 @@ def test_missing_titles_are_empty():
 def test_a_saved_run_keeps_the_order_of_equal_scores(tmp_path):
     run = denserk.Run({"q1": {"a": 2.0, "c": 1.0, "b": 1.0}, "q2": {"a": 1.0, "b": 1.0, "c": 2.0}})
     run.save(tmp_path / "run.trec")
-    ids = [line.split()[2] for line in (tmp_path / "run.trec").read_text().splitlines()]
-    assert ids == ["a", "c", "b", "c", "b", "a"]
+    docids = [line.split()[2] for line in (tmp_path / "run.trec").read_text().splitlines()]
+    assert docids == ["a", "c", "b", "c", "b", "a"]
     assert denserk.Run.load(tmp_path / "run.trec") == run
 
 

@@ -154,12 +154,12 @@ class Encoder:
         ENCODE_TO.typed(options)
         return _encode(self._source, output, corpus, topics, {**self._options, **options})
 
-    def _refuse_non_finite(self, rows: Vectors, what: str) -> None:
+    def _refuse_non_finite(self, vectors: Vectors, side: str) -> None:
         """Raise a ModelError if the model encoded a text to something that is no number."""
-        finite = np.isfinite(rows).all(axis=1)
-        if not finite.all():
-            number = int(np.argmin(finite))
-            message = f"{self.name} encodes {what} {number} (from 0) to a vector that is not finite"
+        is_finite = np.isfinite(vectors).all(axis=1)
+        if not is_finite.all():
+            row = int(np.argmin(is_finite))
+            message = f"{self.name} encodes {side} {row} (from 0) to a vector that is not finite"
             raise ModelError(message, "check its weights, or encode with dtype='float32'")
 
 
@@ -192,6 +192,7 @@ def encode(
 def _encode(
     model: PathName, output: PathName, corpus: Any, topics: Any, options: Mapping[str, Any]
 ) -> Path:
+    """Encode a corpus or queries to a folder as `denserk encode`; return it."""
     with stored_inputs(corpus=corpus, topics=topics) as (files, _):
         typed = ENCODE.typed(options, model=model, output=output, **files)
         settings = build(EncodeSettings, typed)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from denserk.api.inputs import (
     RunLike,
+    Scores,
     TextsLike,
     in_order,
     is_path,
@@ -61,7 +62,7 @@ from denserk.python_inputs import is_frame, wrong_argument
 if TYPE_CHECKING:
     from denserk.evaluation.explain import View
     from denserk.evaluation.results import BenchmarksResult, Difference, EvaluationResult
-    from denserk.tasks.evaluate import NamedRun, RelevanceJudgments
+    from denserk.tasks.evaluate import RelevanceJudgments
 
     PerQuery = Mapping[str, Mapping[str, float]]  # measure -> query id -> value
 
@@ -83,8 +84,8 @@ def fuse(
     typed = FUSE.typed(options) | {"tune": tuning_name}
     fusion = build(FusionSettings, typed)
     fusion.weights_of(len(sources))  # before anything is read
-    with FUSE.claimed(typed), opened_runs(sources) as opened:
-        fused = FusedRuns(opened, fusion, build(RankingSettings, typed))
+    with FUSE.claimed(typed), opened_runs(sources) as runs_by_query:
+        fused = FusedRuns(runs_by_query, fusion, build(RankingSettings, typed))
         if tune is not None:
             from denserk.index.fusion_weights import best_weights, tuning_measure
 
@@ -224,7 +225,7 @@ def evaluate(
     `report` names a folder for an HTML page, to which `topics` and `corpus` add texts.
     """
     from denserk.evaluation.evaluator import check_minimums
-    from denserk.tasks.evaluate import evaluate_runs
+    from denserk.tasks.evaluate import evaluate_runs, read_runs
     from denserk.tasks.evaluation_outputs import check_page, check_report_ids, write_plot
 
     typed = EVALUATE.typed(options, measures=measures)
@@ -238,11 +239,12 @@ def evaluate(
     check_page(settings, inputs)
     with EVALUATE.claimed(typed):
         judgments = _judgments(qrels, settings)
-        result = evaluate_runs(_read_runs(runs, judgments, settings), judgments, settings)
+        sources = _sources_of_runs(runs, settings.order)
+        named_runs = read_runs(sources, judgments.grades, settings)
+        result = evaluate_runs(named_runs, judgments, settings)
         check_report_ids(settings, result)
         evaluation = _evaluation(result, baseline, build(ComparisonSettings, typed))
-        if settings.plot is not None:
-            write_plot(evaluation.result, settings, Path(settings.plot))
+        write_plot(evaluation.result, settings)
         if settings.report is not None:
             files = {
                 "runs": list(runs.values()),
@@ -253,13 +255,18 @@ def evaluate(
             _write_report(evaluation.result, files, settings, build(CorpusSettings, typed))
     check_minimums(result, settings)
     if is_single_run(run):
-        name = result.runs[0].name
-        evaluation = replace(
-            evaluation,
-            summary=evaluation.summary[name],
-            per_query=evaluation.per_query[name],
-        )
+        evaluation = _without_run_name(evaluation)
     return evaluation if details else evaluation.summary
+
+
+def _without_run_name(evaluation: Evaluation) -> Evaluation:
+    """Return the evaluation of the only run, whose measures are not by run."""
+    run = evaluation.result.runs[0].name
+    return replace(
+        evaluation,
+        summary=evaluation.summary[run],
+        per_query=evaluation.per_query[run],
+    )
 
 
 def _write_report(
@@ -311,17 +318,17 @@ def _named_runs(run: Any) -> dict[str, Any]:
         if _is_list_of_runs(run):
             raise UsageError("run: found a list of runs", "give them names: {'bm25': run, ...}")
         return {"run": run}
-    return {str(name): one_run for name, one_run in run.items()}
+    return {str(name): source for name, source in run.items()}
 
 
 def _is_list_of_runs(run: Any) -> bool:
     """Return whether runs were given without names; a list of hits is one run."""
     if not isinstance(run, list | tuple) or not run:
         return False
-    first = run[0]
-    if isinstance(first, Mapping):
-        return all(isinstance(hits, Mapping) for hits in first.values())
-    return is_path(first) or is_frame(first)
+    first_item = run[0]
+    if isinstance(first_item, Mapping):
+        return all(isinstance(hits, Mapping) for hits in first_item.values())
+    return is_path(first_item) or is_frame(first_item)
 
 
 def _judgments(qrels: Any, settings: EvaluationSettings) -> "RelevanceJudgments":
@@ -334,24 +341,18 @@ def _judgments(qrels: Any, settings: EvaluationSettings) -> "RelevanceJudgments"
     return RelevanceJudgments(grades_by_query(judgments), IN_MEMORY, judgments)
 
 
-def _read_runs(
-    runs: Mapping[str, Any], judgments: "RelevanceJudgments", settings: EvaluationSettings
-) -> "Iterator[NamedRun]":
-    """Read one run after the other."""
-    from denserk.evaluation.needed_hits import read_hits, select_hits
-    from denserk.tasks.evaluate import NamedRun, needed_hits
-
-    keep = needed_hits(judgments.grades, settings)
-    for name, source in runs.items():
-        if is_path(source):
-            selected = read_hits(str(source), settings, keep)
-            yield NamedRun(name, selected.run, ties=selected.ties)
+def _sources_of_runs(
+    runs: Mapping[str, Any], order: RunOrder
+) -> Iterator[tuple[str, str | Scores]]:
+    """Yield each run's name and path, or its hits if it is in memory, in the order of `order`."""
+    for name, run in runs.items():
+        if is_path(run):
+            yield name, str(run)
             continue
-        hits = read_run_of(source, name)
-        if settings.order is RunOrder.RANK:
-            hits = {qid: _negative_ranks(hits[qid]) for qid in hits}
-        selected = select_hits(hits, settings, keep)
-        yield NamedRun(name, selected.run, ties=selected.ties)
+        hits_by_qid = read_run_of(run, name)
+        if order is RunOrder.RANK:
+            hits_by_qid = {qid: _negative_ranks(hits) for qid, hits in hits_by_qid.items()}
+        yield name, hits_by_qid
 
 
 def _negative_ranks(hits: Mapping[str, float]) -> dict[str, float]:
@@ -397,11 +398,11 @@ def explain(
     for argument, value in (("run", run), ("qrels", qrels)):
         if value is None:
             raise wrong_argument(argument, value, "a path, a dict or a DataFrame")
-    from denserk.evaluation.explain import explain as views
+    from denserk.evaluation.explain import explain as task
 
     with stored_inputs(run=run, qrels=qrels) as (files, _), EXPLAIN.claimed(typed):
         settings = build(EvaluationSettings, typed)
-        return views(str(files["run"]), str(files["qrels"]), qid, settings)
+        return task(str(files["run"]), str(files["qrels"]), qid, settings)
 
 
 @documented(BENCHMARK)
@@ -443,14 +444,10 @@ def _benchmark(names: Sequence[str], typed: Typed) -> dict[str, dict[str, dict[s
     """Make the runs of a model if there is one, and evaluate runs on benchmarks."""
     paths = build(BenchmarkPaths, typed)
     settings = build(EvalSettings, typed)
-    runs = list(paths.runs)
-    if paths.output is not None:
-        runs.append(paths.output)
-    if not runs:
+    if not paths.evaluated:
         raise UsageError("no runs given", "give runs=, or model= and output=")
     benchmarks = find_benchmarks(names)
-    has_folders = paths.output is not None or any(Path(run).is_dir() for run in runs)
-    is_one_benchmark = len(benchmarks) == 1 and not has_folders
+    is_one_benchmark = len(benchmarks) == 1 and not paths.has_folders
     if not is_one_benchmark:
         reject_given(settings, among="min", why="only for run files of one benchmark")
     if paths.model is not None:
@@ -466,11 +463,12 @@ def _benchmark(names: Sequence[str], typed: Typed) -> dict[str, dict[str, dict[s
     from denserk.evaluation.evaluator import check_minimums
     from denserk.tasks.benchmark import evaluate_benchmark, evaluate_benchmarks
 
-    if is_one_benchmark:
-        result = evaluate_benchmark(runs, benchmarks[0], settings, paths.against)
-        check_minimums(result, settings)
-        return {benchmarks[0].name: {run.name: dict(run.summary) for run in result.runs}}
-    return _values_by_benchmark(evaluate_benchmarks(runs, names, settings, paths.against))
+    if not is_one_benchmark:
+        results = evaluate_benchmarks(paths.evaluated, names, settings, paths.against)
+        return _values_by_benchmark(results)
+    result = evaluate_benchmark(paths.evaluated, benchmarks[0], settings, paths.against)
+    check_minimums(result, settings)
+    return {benchmarks[0].name: {run.name: dict(run.summary) for run in result.runs}}
 
 
 def _values_by_benchmark(result: "BenchmarksResult") -> dict[str, dict[str, dict[str, float]]]:

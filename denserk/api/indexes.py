@@ -140,8 +140,8 @@ class Index:
         name = type(self).__name__
         if self._opened is None:
             return f"<{name}: closed>"
-        place = ", temporary" if self._scratch else f", {self._opened.name}"
-        return f"<{name} {_description(self._opened)}: {len(self):,} passages{place}>"
+        location = "temporary" if self._scratch else self._opened.name
+        return f"<{name} {_description(self._opened)}: {len(self):,} passages, {location}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         opened = self.opened
@@ -193,36 +193,34 @@ class Index:
     def _search(self, queries: Any, model: Any, settings: SearchSettings, exclude: Any) -> Run:
         """Search with texts or vectors, and warn of queries without hits."""
         searcher = self.opened.searcher(settings)
-        records: list[Query] = []
         if is_vectors(queries):
-            encoded = self._query_vectors(queries)
-            qids = [str(row) for row in range(len(encoded))]
+            query_vectors = self._read_query_vectors(queries)
+            records = [Query(str(row), "") for row in range(len(query_vectors))]
         else:
             records = read_topics_of(queries)
-            encoded = self._encoded(records, model)
-            qids = [query.qid for query in records]
-        searched = records or [Query(qid, "") for qid in qids]
-        excluded = chosen_exclusions(
-            searched,
+            query_vectors = self._encode_queries(records, model)
+        exclusions = chosen_exclusions(
+            records,
             "queries",
             read_exclusions_of(exclude),
             str(exclude) if is_path(exclude) else "exclude",
             use_listed=settings.exclude_listed,
         )
-        searcher.exclude(excluded)
+        searcher.exclude(exclusions)
+        qids = [query.qid for query in records]
         run = Run()
         with track("searching", len(qids), "queries") as progress:
-            for qid, hits in searcher.search(qids, encoded):
+            for qid, hits in searcher.search(qids, query_vectors):
                 run[qid] = dict(hits)
                 progress.advance()
         searcher.report()
         if self.opened.bm25:
             texts = {query.qid: query.text for query in records}
-            without_hits = {qid: texts[qid] for qid in run if not run[qid]}
-            self.opened.warn_without_hits(without_hits, in_python=True)
+            texts_without_hits = {qid: texts[qid] for qid in run if not run[qid]}
+            self.opened.warn_without_hits(texts_without_hits, in_python=True)
         return run
 
-    def _query_vectors(self, queries: Any) -> Vectors:
+    def _read_query_vectors(self, queries: Any) -> Vectors:
         """Return the vectors of queries, which must fit the index."""
         from denserk.index.query_encoder import refuse_other_queries
 
@@ -232,7 +230,7 @@ class Index:
         refuse_other_queries(self.opened, vectors.shape[1], None, "the array of queries")
         return vectors
 
-    def _encoded(self, queries: Sequence[Query], model: Any) -> NDArray[Any]:
+    def _encode_queries(self, queries: Sequence[Query], model: Any) -> NDArray[Any]:
         """Return the vectors of queries, or their texts for a BM25 index."""
         from denserk.index.bm25 import query_texts
         from denserk.index.query_encoder import load_query_encoder, refuse_other_queries
@@ -312,7 +310,7 @@ def _paths(path: Any) -> list[str]:
         return [str(path)]
     if not isinstance(path, Sequence) or not path:
         raise wrong_argument("path", path, "a path, or a list of paths")
-    return [path_text(part, "path") for part in path]
+    return [path_text(folder, "path") for folder in path]
 
 
 def _description(opened: "OpenedIndex") -> str:
@@ -321,8 +319,8 @@ def _description(opened: "OpenedIndex") -> str:
         return str(opened.bm25)
     manifest = opened.manifests[0]
     settings = {} if manifest is None else manifest.settings
-    kind = settings.get("factory") or settings.get("type") or "flat"
-    return f"{kind}, {opened.index.dimension:,} dimensions, {opened.metric}"
+    index_type = settings.get("factory") or settings.get("type") or "flat"
+    return f"{index_type}, {opened.index.dimension:,} dimensions, {opened.metric}"
 
 
 def _files_of(folder: Path) -> dict[str, bytes]:

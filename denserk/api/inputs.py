@@ -142,6 +142,7 @@ def listed_runs(runs: Any) -> Sequence[Any]:
 
 
 def _is_list_of_paths(value: Any) -> bool:
+    """Return whether a value is a list that begins with a path."""
     return isinstance(value, list | tuple) and bool(value) and is_path(value[0])
 
 
@@ -216,12 +217,12 @@ def read_exclusions_of(exclude: Any) -> Exclusions:
         return read_exclusions(str(exclude))
     if not isinstance(exclude, Mapping):
         raise wrong_argument("exclude", exclude, "a path, or passage ids by query id")
-    excluded = {}
+    exclusions = {}
     for qid, docids in exclude.items():
         if isinstance(docids, str | bytes) or not isinstance(docids, Iterable):
             raise wrong_argument(f"exclude of query {qid}", docids, "a list of passage ids")
-        excluded[str(qid)] = frozenset(str(docid) for docid in docids)
-    return excluded
+        exclusions[str(qid)] = frozenset(str(docid) for docid in docids)
+    return exclusions
 
 
 def run_names(runs: Sequence[Any]) -> list[str]:
@@ -239,15 +240,15 @@ def opened_runs(
     """
     paths = [str(run) for run in runs if is_path(run)]
     with ExitStack() as stack:
-        copy = None
+        copied_hits = None
         if paths:
             scratch = stack.enter_context(scratch_folder("runs"))
-            copy = stack.enter_context(closing(ScratchRecords(scratch / "hits")))
-        opened: list[RunByQuery] = []
+            copied_hits = stack.enter_context(closing(ScratchRecords(scratch / "hits")))
+        runs_by_query: list[RunByQuery] = []
         with reading(paths):
             for name, run in zip(run_names(runs), runs, strict=True):
-                if copy is not None and is_path(run):
-                    opened.append(RunLookup(name, copy, run_format))
+                if copied_hits is not None and is_path(run):
+                    runs_by_query.append(RunLookup(name, copied_hits, run_format))
                 else:
-                    opened.append(RunInMemory(name, read_run_of(run, name)))
-        yield opened
+                    runs_by_query.append(RunInMemory(name, read_run_of(run, name)))
+        yield runs_by_query

@@ -107,6 +107,7 @@ def mine_negatives(
 
 
 def _mining_settings(typed: Typed) -> MiningSettings:
+    """Return the settings of a preset, or the default ones, with the options that are given."""
     return resolve_mining(typed.get("preset"), select(typed, MiningSettings))
 
 
@@ -139,10 +140,10 @@ def _mine_in_memory(
         typed = MINE_NEGATIVES.typed(
             options,
             run=run_names(runs),
-            topics=_name(topics, "topics"),
-            qrels=_name(qrels, "qrels"),
+            topics=_name_in_messages(topics, "topics"),
+            qrels=_name_in_messages(qrels, "qrels"),
             train=files.get("train"),
-            corpus=_name(corpus, "corpus"),
+            corpus=_name_in_messages(corpus, "corpus"),
             output="",  # nothing is written
         )
         paths = build(MiningPaths, typed)
@@ -151,13 +152,13 @@ def _mine_in_memory(
 
         with (
             MINE_NEGATIVES.claimed(typed),
-            opened_runs(runs, paths.run_format) as opened,
+            opened_runs(runs, paths.run_format) as runs_by_query,
         ):
             examples = mine_in_memory(
                 paths,
                 settings,
                 _mining_inputs(paths, settings, topics, qrels, corpus, typed),
-                opened,
+                runs_by_query,
                 select(typed, TextSettings),
                 build(ComputeSettings, typed),
             )
@@ -169,11 +170,11 @@ def _loaded(value: Any, read: Callable[[Any], Any]) -> Any:
     return value if value is None or is_path(value) else read(value)
 
 
-def _name(value: Any, name: str) -> str | None:
-    """Return what messages call an input; None if it is not given."""
+def _name_in_messages(value: Any, argument: str) -> str | None:
+    """Return the path of an input, or else the name of its argument; None if it is not given."""
     if value is None:
         return None
-    return str(value) if is_path(value) else name
+    return str(value) if is_path(value) else argument
 
 
 def _mining_inputs(

@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,20 +50,15 @@ def evaluate(
     denserk eval run.trec qrels.txt --measures 'nDCG@10 RR@10 R@100'
     denserk eval bm25.trec dense.trec qrels.txt --baseline bm25.trec
     """
-    from denserk.tasks.evaluation_inputs import sort_inputs, with_baseline
+    from denserk.tasks.evaluation_inputs import with_baseline
     from denserk.tasks.evaluation_outputs import check_page
 
     settings: EvalSettings = inputs
-    files = files or []
     if inputs.corpus is None and inputs.report is None:
         reject_given(corpus, why="only for --corpus or --report")
-    if inputs.answers is not None:
-        runs = [*files, *inputs.run]
-        qrels = inputs.qrels
-    else:
-        runs, qrels = sort_inputs(files, inputs.run, inputs.qrels)
-        if not settings.measures and format_of(settings) is config.OutputFormat.TREC_EVAL:
-            settings = replace(settings, measures=config.TREC_EVAL_MEASURES)
+    runs, qrels = _runs_and_qrels(files or [], inputs)
+    if inputs.answers is None:
+        settings = _with_measures_of_format(settings)
     if inputs.explain is not None:
         _print_explanations(runs, qrels or "", inputs.explain, settings)
         return
@@ -80,7 +76,7 @@ def evaluate(
     else:
         from denserk.tasks.evaluate import evaluate as task
 
-        assert qrels is not None  # found by sort_inputs
+        assert qrels is not None  # without answers
         result = task(runs, qrels, settings)
     sources = ReportSources(
         title=f"Runs on {_shown_name(qrels or inputs.answers or '')}",
@@ -90,6 +86,24 @@ def evaluate(
         reading=corpus,
     )
     _finish(result, runs, settings, sources)
+
+
+def _runs_and_qrels(
+    files: list[str], inputs: config.EvalInputSettings
+) -> tuple[list[str], str | None]:
+    """Return the runs and the qrels; with answers there are no qrels, and all files are runs."""
+    if inputs.answers is not None:
+        return [*files, *inputs.run], inputs.qrels
+    from denserk.tasks.evaluation_inputs import sort_inputs
+
+    return sort_inputs(files, inputs.run, inputs.qrels)
+
+
+def _with_measures_of_format(settings: EvalSettings) -> EvalSettings:
+    """Return settings with trec_eval's measures where its format is printed and none are named."""
+    if settings.measures or format_of(settings) is not config.OutputFormat.TREC_EVAL:
+        return settings
+    return replace(settings, measures=config.TREC_EVAL_MEASURES)
 
 
 def _shown_name(judgments: str) -> str:
@@ -105,10 +119,8 @@ def _print_explanations(runs: Sequence[str], qrels: str, qid: str, settings: Eva
 
     for run in runs:
         views = explain(run, qrels, qid, settings)
-        measures: dict[str, None] = {}  # a set in order
-        for view in views:
-            measures |= dict.fromkeys(view.values)
-        rows = [_explanation_row(view, list(measures), settings.places) for view in views]
+        measures = list(dict.fromkeys(chain.from_iterable(view.values for view in views)))
+        rows = [_explanation_row(view, measures, settings.places) for view in views]
         query_header = f"{Path(run).name}: query {qid}"
         print_table((query_header, *measures, "first passages (grade)", "moved by"), rows)
 
@@ -154,15 +166,12 @@ def benchmark(
         return
     if not names:
         raise UsageError("no benchmark given", "denserk benchmark --list shows all")
-    requested = benchmarks.find_benchmarks(names)
-    runs = list(paths.runs)
-    if paths.output:
-        runs.append(paths.output)
+    requested_benchmarks = benchmarks.find_benchmarks(names)
+    runs = paths.evaluated
     if not runs:
         raise UsageError("no runs given", "add --runs run.trec, or --model MODEL --output DIR")
-    has_folders = paths.output is not None or any(Path(run).is_dir() for run in runs)
-    is_one_benchmark = len(requested) == 1 and not has_folders
-    _reject_options_of_other_judgments(requested, names, settings)
+    is_one_benchmark = len(requested_benchmarks) == 1 and not paths.has_folders
+    _reject_options_of_other_judgments(requested_benchmarks, names, settings)
     if not is_one_benchmark:
         reject_given(
             settings,
@@ -176,29 +185,23 @@ def benchmark(
     if paths.model is not None:
         from denserk.tasks.benchmark import make_runs
 
-        make_runs(paths, make, options, corpus, requested)
+        make_runs(paths, make, options, corpus, requested_benchmarks)
     else:
         _reject_model_options(make, options, corpus)
     if is_one_benchmark:
-        _evaluate_one(paths, requested[0], settings)
-        return
-    from denserk.tasks.benchmark import evaluate_benchmarks
-
-    results = evaluate_benchmarks(runs, names, settings, paths.against)
-    show(results, settings)
-    if settings.report is not None:
-        from denserk.evaluation.report import write_benchmarks_report
-
-        page = write_benchmarks_report(results, settings)
-        logger.info(f"{page}: report")
+        _evaluate_on_one(paths, requested_benchmarks[0], settings)
+    else:
+        _evaluate_on_several(runs, names, settings, paths.against)
 
 
 def _reject_options_of_other_judgments(
-    requested: Sequence[benchmarks.Benchmark], names: Sequence[str], settings: EvalSettings
+    requested_benchmarks: Sequence[benchmarks.Benchmark],
+    names: Sequence[str],
+    settings: EvalSettings,
 ) -> None:
     """Raise a UsageError for an option of qrels if a benchmark has answers, and vice versa."""
     requested_names = " and ".join(names)
-    if any(benchmark.answers for benchmark in requested):
+    if any(benchmark.answers for benchmark in requested_benchmarks):
         reject_given(
             settings,
             among="report_ids",
@@ -223,7 +226,7 @@ def _reject_model_options(
         raise UsageError(f"{name.replace('_', '-')}: only with --model", hint)
 
 
-def _evaluate_one(
+def _evaluate_on_one(
     paths: benchmarks.BenchmarkPaths, benchmark: benchmarks.Benchmark, settings: EvalSettings
 ) -> None:
     """Evaluate run files on one benchmark, with a report of its queries."""
@@ -241,6 +244,24 @@ def _evaluate_one(
     _finish(result, runs, settings, sources)
 
 
+def _evaluate_on_several(
+    runs: Sequence[str],
+    names: Sequence[str],
+    settings: EvalSettings,
+    against: Sequence[benchmarks.Paper],
+) -> None:
+    """Evaluate folders of runs on benchmarks and groups, with a report of their tables."""
+    from denserk.tasks.benchmark import evaluate_benchmarks
+
+    result = evaluate_benchmarks(runs, names, settings, against)
+    show(result, settings)
+    if settings.report is not None:
+        from denserk.evaluation.report import write_benchmarks_report
+
+        page = write_benchmarks_report(result, settings)
+        logger.info(f"{page}: report")
+
+
 def _finish(
     result: "EvaluationResult", runs: Sequence[str], settings: EvalSettings, sources: ReportSources
 ) -> None:
@@ -256,8 +277,7 @@ def _finish(
     check_report_ids(settings, result)
     result = with_statistics(result, runs, settings)
     show(result, settings)
-    if settings.plot is not None:
-        write_plot(result, settings, Path(settings.plot))
+    write_plot(result, settings)
     if settings.report is not None:
         page = write_report_page(result, runs, sources, settings)
         logger.info(f"{page}: report, {page.stat().st_size / 1000:,.0f} kB")

@@ -14,7 +14,7 @@ from denserk.index.ranking import Hits
 from denserk.index.terms import STOP_WORDS, Span
 from denserk.io.corpus import PassageTexts, fitting_settings, read_passages
 from denserk.io.files import STREAM, one_line, read_text_lines
-from denserk.io.manifest import Manifest, corpora_of
+from denserk.io.manifest import CorpusSource, Manifest, corpora_of
 from denserk.io.outputs import scratch_folder
 from denserk.records import Passage, Query
 from denserk.reporting import printable
@@ -44,7 +44,8 @@ def print_hits(paths: SearchPaths, session: SearchSession) -> None:
                 _print_answers(session, answers, texts, heading=heading)
         else:
             answers = _answer(session, paths.query)
-            texts.refer(docid for _, hits in answers for docid, _ in hits)
+            for _, hits in answers:
+                texts.refer(docid for docid, _ in hits)
             texts.find(_passages(corpora), corpora_names)
             _print_answers(session, answers, texts, heading=True)
     session.searcher.warn_of_short_lists()
@@ -93,7 +94,9 @@ def _corpora(paths: SearchPaths, opened: OpenedIndex) -> dict[str, CorpusSetting
     --corpus is read with the settings of the index's corpus if they fit, as the file may only have
     moved.
     """
-    sources = [source for manifest in opened.manifests for source in corpora_of(manifest)]
+    sources: list[CorpusSource] = []
+    for manifest in opened.manifests:
+        sources += corpora_of(manifest)
     settings = {source.name: source.settings for source in sources}
     if paths.corpus is not None:
         recorded_settings = next(iter(settings.values()), DETECTED)
@@ -221,12 +224,12 @@ def _excerpt(text: str, terms: set[str], spans_of: SpansOf) -> str:
     >>> _excerpt("the moon rises", {"moon"}, word_spans)
     'the moon rises'
     """
-    parts = wrap(text, EXCERPT) or [""]
+    excerpts = wrap(text, EXCERPT) or [""]
     counts = []
-    for part in parts:
-        terms_of_part = {span.term for span in spans_of(part)}
-        counts.append(len(terms & terms_of_part))
+    for excerpt in excerpts:
+        terms_of_excerpt = {span.term for span in spans_of(excerpt)}
+        counts.append(len(terms & terms_of_excerpt))
     best = counts.index(max(counts))
     before = "… " if best > 0 else ""
-    after = " …" if best < len(parts) - 1 else ""
-    return f"{before}{parts[best]}{after}"
+    after = " …" if best < len(excerpts) - 1 else ""
+    return f"{before}{excerpts[best]}{after}"

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from denserk.config.options import Settings, from_json, option, setting
@@ -235,6 +236,16 @@ class BenchmarkPaths(Settings, kw_only=True):
     """Paper whose published figures are shown for comparison; repeatable."""
     list: bool = False
     """List all benchmarks with sources, measures and papers, and exit."""
+
+    @property
+    def evaluated(self) -> tuple[str, ...]:
+        """Return the run files and folders of runs that are evaluated, those of a model last."""
+        return (*self.runs, self.output) if self.output else self.runs
+
+    @property
+    def has_folders(self) -> bool:
+        """Return whether any of them is a folder of runs; that of a model may not exist yet."""
+        return self.output is not None or any(Path(run).is_dir() for run in self.runs)
 
 
 # how runs are made with --model; the docstring is a heading of --help

@@ -18,7 +18,8 @@ from denserk.evaluation.results import PublishedRow
 
 logger = logging.getLogger(__name__)
 
-ENDINGS = ("", ".trec", ".txt", ".tsv", ".run", ".jsonl")  # of runs in a folder, .gz or not
+# of the runs that are looked for in a folder; each may be .gz, too
+RUN_ENDINGS = ("", ".trec", ".txt", ".tsv", ".run", ".jsonl")
 
 
 def run_in_folder(folder: str | Path, benchmark: config.Benchmark) -> Path | None:
@@ -39,7 +40,7 @@ def _run_names(benchmark: config.Benchmark) -> Iterator[str]:
     """Yield the names that a run of a benchmark may have in a folder of runs."""
     stems = (benchmark.short, benchmark.name.removeprefix("beir/"), benchmark.name)
     for stem in dict.fromkeys(stems):
-        for ending in ENDINGS:
+        for ending in RUN_ENDINGS:
             yield f"{stem}{ending}"
             yield f"{stem}{ending}.gz"
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from math import isfinite, isnan
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import NamedTuple
 
 from denserk.config.evaluation import EvaluationSettings, parse_bound
 from denserk.errors import GateError, MismatchError
@@ -34,7 +35,8 @@ from denserk.records import Qrel, document_of
 logger = logging.getLogger(__name__)
 
 SEED = re.compile(r"[-_.](seed)?[-_.]?\d+$")  # at the end of a run's name
-ENDINGS = re.compile(r"(?<=.)(\.(gz|txt|tsv|trec|run|jsonl?))+$")  # of runs
+# of run files, which the names of runs in tables lack
+HIDDEN_ENDINGS = re.compile(r"(?<=.)(\.(gz|txt|tsv|trec|run|jsonl?))+$")
 
 
 def read_judgments(
@@ -73,46 +75,51 @@ def check_minimums(result: EvaluationResult, settings: EvaluationSettings) -> No
         raise GateError("; ".join(messages))
 
 
-def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterator[tuple[int, str]]:
-    """Yield (logging level, sentence) on missing queries, ties, and what does not count."""
+class Remark(NamedTuple):
+    """What a reader should know of a run's values."""
+
+    severity: int  # a level of logging
+    sentence: str
+
+
+def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterator[Remark]:
+    """Yield remarks on missing queries, ties, and what does not count."""
     if run.missing:
         effect = "they count as 0" if complete else "they are left out of the means"
-        yield (
+        yield Remark(
             logging.WARNING,
             f"{run.name}: {len(run.missing):,} of {len(result.queries):,} judged queries are not "
             f"in the run: {some(run.missing)}; {effect}",
         )
     if run.passage is not None:
         document = document_of(run.passage, "#")
-        yield (
+        yield Remark(
             logging.WARNING,
             f"{run.name}: no hit is judged: hits are passages such as {run.passage!r}, judgments "
             f"are of documents such as {document!r}; search --max-passage writes documents",
         )
     if run.unjudged:
-        yield (
+        yield Remark(
             logging.INFO,
             f"{run.name}: queries without judgments, which do not count: {len(run.unjudged):,} "
             f"({some(run.unjudged)})",
         )
     if run.ties:
-        yield (
+        yield Remark(
             logging.WARNING,
             f"{run.name}: hits that tie with another of their query: {sum(run.ties.values()):,} "
             f"({some(run.ties)}); RR and Judged with a cutoff order them by passage id ascending, "
             "trec_eval's measures descending",
         )
     for measure in result.measures:
-        yield from measure_remarks(run, measure, len(result.queries))
+        yield from _measure_remarks(run, measure, len(result.queries))
 
 
-def measure_remarks(
-    run: RunResult, measure: Measure, query_count: int
-) -> Iterator[tuple[int, str]]:
-    """Yield (logging level, sentence) on a measure that is not what it may be taken for."""
+def _measure_remarks(run: RunResult, measure: Measure, query_count: int) -> Iterator[Remark]:
+    """Yield remarks on a measure that is not what it may be taken for."""
     values = run.per_query[str(measure)]
     if measure.NAME == "Accuracy":
-        yield (
+        yield Remark(
             logging.WARNING,
             f"{run.name}: {measure} is the mean of {len(values):,} of {query_count:,} judged "
             f"queries, those with a relevant hit. {other_accuracy(measure)}",
@@ -120,7 +127,7 @@ def measure_remarks(
     if not isfinite(run.summary[str(measure)]):
         undefined = [qid for qid, value in values.items() if not isfinite(value)]
         queries = f"the queries {some(undefined)}" if undefined else "every query"
-        yield logging.WARNING, f"{run.name}: {measure} is undefined for {queries}"
+        yield Remark(logging.WARNING, f"{run.name}: {measure} is undefined for {queries}")
 
 
 class Evaluator:
@@ -232,8 +239,8 @@ class Evaluator:
         """
         result = EvaluationResult(self.measures, level, self.queries, tuple(runs), self.providers)
         for run in runs:
-            for severity, sentence in remarks(run, result, self.complete):
-                logger.log(severity, sentence)
+            for remark in remarks(run, result, self.complete):
+                logger.log(remark.severity, remark.sentence)
         return result
 
 
@@ -317,4 +324,4 @@ def _short_name(path: str) -> str:
     """Return a run's file name without its endings."""
     if path == STREAM:
         return "stdin"
-    return ENDINGS.sub("", Path(path).name)
+    return HIDDEN_ENDINGS.sub("", Path(path).name)

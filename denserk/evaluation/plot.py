@@ -16,7 +16,7 @@ from denserk.evaluation.measures import Measure
 from denserk.evaluation.results import Comparison, EvaluationResult, RunResult
 from denserk.evaluation.significance import interval
 from denserk.evaluation.table_markup import DAGGER
-from denserk.evaluation.tables import LEAST_P, difference_note, number
+from denserk.evaluation.tables import LEAST_P, difference_note, format_value
 from denserk.plots import INKS, TEXT, draw_lines, new_axes
 
 MOST_COLUMNS = 3  # panels of a plot in a row
@@ -101,7 +101,7 @@ def _draw_point(
     axes.plot(mean, row, "o", color=ink, ms=4)
     if is_baseline:
         axes.axvline(mean, color=TEXT, lw=0.7, ls=(0, (4, 3)))
-    label = number(measure, mean, 3)
+    label = format_value(measure, mean, 3)
     if comparison is not None:
         label += _test_result(comparison, run.name, str(measure))
     right_of_axes = axes.get_yaxis_transform()  # x in widths of the panel, y in rows

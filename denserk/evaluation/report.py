@@ -12,7 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from denserk.config.benchmarks import Benchmark
-from denserk.config.evaluation import EvalSettings, PageSettings, ReportSettings, ReportSources
+from denserk.config.evaluation import (
+    EvalSettings,
+    EvaluationSettings,
+    PageSettings,
+    ReportSettings,
+    ReportSources,
+)
 from denserk.errors import UsageError
 from denserk.evaluation.evaluator import Evaluator, remarks
 from denserk.evaluation.measures import Measure, is_count, parse_measures
@@ -31,6 +37,7 @@ from denserk.evaluation.query_details import (
 )
 from denserk.evaluation.report_figures import (
     Cost,
+    Figure,
     Scores,
     Transfer,
     draw_cost,
@@ -74,6 +81,36 @@ class Profile(NamedTuple):
     hit_lists: Mapping[str, HitList]  # by query, of those that are shown
 
 
+class _Relevance(NamedTuple):
+    """The grades of judged passages, and the lowest grade of a relevant one."""
+
+    grades: Grades
+    level: int
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of relevant passages of each query."""
+        counts = {}
+        for qid, grades_of_query in self.grades.items():
+            counts[qid] = sum(grade >= self.level for grade in grades_of_query.values())
+        return counts
+
+
+class _JudgedContent(NamedTuple):
+    """What a page shows by the judgments; empty where they are not known."""
+
+    groups: list[Group]  # of queries in detail
+    profiles: list[Profile]  # of runs
+    details: dict[str, QueryDetails]  # by query id, in the order of the groups
+
+
+class _Figures(NamedTuple):
+    """The figures of a page of runs."""
+
+    recall: list[Figure]  # one, or none where no judgments are known
+    scores: list[Figure]  # one of each run, or none
+    costs: list[Figure]  # one of each cost that a run records
+
+
 def page_in(settings: PageSettings, inputs: Iterable[str] = ()) -> Path:
     """Return the path of the page; raise a UsageError if no page of these inputs can be written.
 
@@ -107,28 +144,19 @@ def write_report(
 ) -> Path:
     """Write the page of runs, the files of `result` in its order; return its path."""
     names = [run.name for run in result.runs]
-    measure = _first_compared(result.measures)
-    level = _relevance_level(result)
-    reference = 0
-    if result.comparison is not None and result.comparison.baseline in names:
-        reference = names.index(result.comparison.baseline)
     paths = dict(zip(names, runs, strict=True))
     manifests = _read_manifests(paths)
     sources = _with_recorded_sources(sources, manifests)
-    grades = None if sources.qrels is None else read_qrels_map(sources.qrels)
-    relevant_counts = None if grades is None else _relevant_counts(grades, level)
-    rows = query_rows(result, str(measure), reference, relevant_counts)
-    judged = _Judged([], [], {})
-    if grades is not None:
-        judged = _judged_queries(paths, grades, level, measure, rows, settings)
-    value_by_run = {run.name: run.summary[str(measure)] for run in result.runs}
-    with style():
-        figures = []
-        if judged.profiles:
-            recall_by_run = {profile.name: profile.recall for profile in judged.profiles}
-            figures.append(draw_recall(recall_by_run, level))
-        scores = [draw_scores(profile.name, profile.scores) for profile in judged.profiles]
-        costs = [draw_cost(cost, str(measure), value_by_run) for cost in _recorded_costs(manifests)]
+    measure = _first_compared(result.measures)
+    reference = _reference_run(result)
+    level = _relevance_level(result)
+    relevance = _read_relevance(sources.qrels, level)
+    relevant_counts = None if relevance is None else relevance.counts()
+    rows = query_rows(result, str(measure), names.index(reference), relevant_counts)
+    judged = _JudgedContent([], [], {})
+    if relevance is not None:
+        judged = _read_judged_content(paths, relevance, measure, rows, settings)
+    figures = _draw_figures(result, measure, judged.profiles, manifests)
     content = {
         "title": sources.title,
         "subtitle": f"{len(result.queries):,} queries",
@@ -136,10 +164,10 @@ def write_report(
         "level": level,
         "measure": str(measure),
         "cutoff": measure.params.get("cutoff"),
-        "reference": names[reference],
-        "figures": [*figures, *costs],
-        "costs": costs,
-        "scores": scores,
+        "reference": reference,
+        "figures": [*figures.recall, *figures.costs],
+        "costs": figures.costs,
+        "scores": figures.scores,
         "profiles": judged.profiles,
         "queries": _query_texts(sources, result.queries),
         "passages": _passages(sources, judged.details.values()),
@@ -147,54 +175,83 @@ def write_report(
         "details": judged.details,
         "anchors": {qid: f"query-{number}" for number, qid in enumerate(judged.details, start=1)},
         "failing_count": sum(row.fails for row in rows),
-        "has_counts": grades is not None,
+        "has_counts": relevance is not None,
         "rows": rows[:MOST_ROWS],
         "notes": _notes(result, rows, complete=settings.complete),
     }
     return _write(settings, result, content)
 
 
-class _Judged(NamedTuple):
-    """What a page shows by the judgments; empty where they are not known."""
+def _reference_run(result: EvaluationResult) -> str:
+    """Return the run that others are compared with: the baseline, or else the first one."""
+    names = [run.name for run in result.runs]
+    if result.comparison is not None and result.comparison.baseline in names:
+        return result.comparison.baseline
+    return names[0]
 
-    groups: list[Group]  # of queries in detail
-    profiles: list[Profile]  # of runs
-    details: dict[str, QueryDetails]  # by query id, in the order of the groups
+
+def _read_relevance(qrels: str | None, level: int) -> _Relevance | None:
+    """Read the judgments of a page; None where they are not known."""
+    if qrels is None:
+        return None
+    return _Relevance(read_qrels_map(qrels), level)
 
 
-def _judged_queries(
+def _read_judged_content(
     paths: Mapping[str, str],
-    grades: Grades,
-    level: int,
+    relevance: _Relevance,
     measure: Measure,
     rows: Sequence[QueryRow],
     settings: EvalSettings,
-) -> _Judged:
+) -> _JudgedContent:
     """Choose the queries that are shown in detail, and read the runs, whose `paths` are by name."""
     groups = groups_in_detail(rows, settings.report_ids, settings.report_queries, str(measure))
-    shown_rows: list[QueryRow] = []
+    rows_in_detail: list[QueryRow] = []
     for group in groups:
-        shown_rows += group.rows
-    shown_qids = [row.qid for row in shown_rows]
+        rows_in_detail += group.rows
+    qids = [row.qid for row in rows_in_detail]
+    passage_count = settings.report_passages
     profiles = [
-        _profile(name, path, grades, level, shown_qids, settings) for name, path in paths.items()
+        _read_profile(name, path, relevance, qids, passage_count, settings)
+        for name, path in paths.items()
     ]
+    details = _query_details(rows_in_detail, profiles, relevance, measure, passage_count)
+    return _JudgedContent(groups, profiles, details)
+
+
+def _query_details(
+    rows: Iterable[QueryRow],
+    profiles: Sequence[Profile],
+    relevance: _Relevance,
+    measure: Measure,
+    passage_count: int,
+) -> dict[str, QueryDetails]:
+    """Return the hits of all runs for each query, and the first relevant passages they missed."""
     cutoff = measure.params.get("cutoff")
     details = {}
-    for row in shown_rows:
+    for row in rows:
         hit_lists = {profile.name: profile.hit_lists[row.qid] for profile in profiles}
-        missed = missed_passages(grades[row.qid], hit_lists, level, cutoff)
-        shown = missed[: settings.report_passages]
-        details[row.qid] = QueryDetails(row, hit_lists, shown, len(missed))
-    return _Judged(groups, profiles, details)
+        missed = missed_passages(relevance.grades[row.qid], hit_lists, relevance.level, cutoff)
+        details[row.qid] = QueryDetails(row, hit_lists, missed[:passage_count], len(missed))
+    return details
 
 
-def _relevant_counts(grades: Grades, level: int) -> dict[str, int]:
-    """Return the number of relevant passages of each query."""
-    counts = {}
-    for qid, grades_of_query in grades.items():
-        counts[qid] = sum(grade >= level for grade in grades_of_query.values())
-    return counts
+def _draw_figures(
+    result: EvaluationResult,
+    measure: Measure,
+    profiles: Sequence[Profile],
+    manifests: Mapping[str, Manifest],
+) -> _Figures:
+    """Draw what the profiles and the manifests of runs tell."""
+    recall = []
+    value_by_run = {run.name: run.summary[str(measure)] for run in result.runs}
+    with style():
+        if profiles:
+            recall_by_run = {profile.name: profile.recall for profile in profiles}
+            recall.append(draw_recall(recall_by_run, _relevance_level(result)))
+        scores = [draw_scores(profile.name, profile.scores) for profile in profiles]
+        costs = [draw_cost(cost, str(measure), value_by_run) for cost in _recorded_costs(manifests)]
+    return _Figures(recall, scores, costs)
 
 
 def _first_compared(measures: Sequence[Measure]) -> Measure:
@@ -245,7 +302,7 @@ def _notes(result: EvaluationResult, rows: Sequence[QueryRow], *, complete: bool
     """Return what a reader should know of the values, and who computed them."""
     notes = []
     for run in result.runs:
-        notes += [text for _, text in remarks(run, result, complete)]
+        notes += [remark.sentence for remark in remarks(run, result, complete)]
     unanswerable = [row.qid for row in rows if row.relevant == 0]
     if unanswerable:
         notes.append(
@@ -332,44 +389,52 @@ def _write(settings: PageSettings, result: Result, content: Mapping[str, Any]) -
     return path
 
 
-def _profile(
+def _read_profile(
     name: str,
     path: str,
-    judgments: Grades,
-    level: int,
+    relevance: _Relevance,
     shown_qids: Sequence[str],
-    settings: EvalSettings,
+    hit_count: int,
+    settings: EvaluationSettings,
 ) -> Profile:
-    """Read a run, and return what the page shows of it, with the hits of some queries."""
+    """Read a run, and return what the page shows of it, with the first hits of some queries."""
     run = read_hits(path, settings).run
     judged_hits = {}  # in their order
     for qid, hits in run.items():
-        if qid in judgments:
+        if qid in relevance.grades:
             judged_hits[qid] = first_hits(hits, len(hits))
     deepest = max(map(len, judged_hits.values()))
-    depths = [*(depth for depth in DEPTHS if depth < deepest), deepest]
-    measures = parse_measures([f"R(rel={level})@{depth}" for depth in depths]).measures
-    evaluator = Evaluator(measures, judgments, complete=settings.complete)
-    recalls = evaluator.evaluate(name, run).summary.values()
     hit_lists = {}
     for qid in shown_qids:
         hits = judged_hits.get(qid, {})
-        hit_lists[qid] = hit_list(hits, judgments[qid], level, settings.report_passages)
+        hit_lists[qid] = hit_list(hits, relevance.grades[qid], relevance.level, hit_count)
     return Profile(
         name=name,
-        recall=list(zip(depths, recalls, strict=True)),
-        scores=_scores_by_relevance(judged_hits, judgments, level),
+        recall=_recall_by_depth(name, run, relevance, deepest, complete=settings.complete),
+        scores=_scores_by_relevance(judged_hits, relevance),
         hit_lists=hit_lists,
     )
 
 
-def _scores_by_relevance(run: Run, judgments: Grades, level: int) -> Scores:
+def _recall_by_depth(
+    name: str, run: Run, relevance: _Relevance, deepest: int, *, complete: bool
+) -> list[tuple[float, float]]:
+    """Return depths up to the deepest one, each with the mean recall of a run."""
+    depths = [depth for depth in DEPTHS if depth < deepest]
+    depths.append(deepest)
+    measures = parse_measures([f"R(rel={relevance.level})@{depth}" for depth in depths]).measures
+    evaluator = Evaluator(measures, relevance.grades, complete=complete)
+    recalls = evaluator.evaluate(name, run).summary.values()
+    return list(zip(depths, recalls, strict=True))
+
+
+def _scores_by_relevance(run: Run, relevance: _Relevance) -> Scores:
     """Return the scores of the relevant hits and of all others of judged queries."""
     scores = Scores([], [])
     for qid, hits in run.items():
-        grades = judgments[qid]
+        grades = relevance.grades[qid]
         for docid, score in hits.items():
-            if docid in grades and grades[docid] >= level:
+            if docid in grades and grades[docid] >= relevance.level:
                 scores.relevant.append(score)
             else:
                 scores.others.append(score)

@@ -39,10 +39,11 @@ def _cosines(left: Floats, right: Floats) -> NDArray[np.float64]:
     return cosines
 
 
-def figure_of(scores: Floats, labels: Floats | None) -> tuple[str, float]:
-    """Return the measure: accuracy of triplets, or Spearman's correlation of pairs with labels.
+def summarize_examples(scores: Floats, labels: Floats | None) -> tuple[str, float]:
+    """Return a measure and its value: accuracy of triplets, or Spearman's correlation of pairs.
 
-    scores: (N,), labels: (N,), or None for triplets. The correlation is 0 where a side is constant.
+    scores: (N,), labels: (N,), or None for triplets. The correlation is that of scores with labels,
+    0 where a side is constant.
     """
     from scipy.stats import spearmanr  # slow to import
 

@@ -98,11 +98,11 @@ def tables(result: Result, report: ReportSettings) -> list[Table]:
     return result_tables
 
 
-def number(measure: Measure, value: float, places: int = 4) -> str:
+def format_value(measure: Measure, value: float, places: int = 4) -> str:
     """Return a value as text: counts as whole numbers, other measures with `places` decimals.
 
     >>> from ir_measures import RR, NumQ
-    >>> number(RR @ 10, 0.25, 3), number(NumQ, 43.0)
+    >>> format_value(RR @ 10, 0.25, 3), format_value(NumQ, 43.0)
     ('0.250', '43')
     """
     if is_count(measure):
@@ -278,7 +278,7 @@ def _measure_cells(result: Result, section: Section, measure: Measure, places: i
     best_text = _best_text(measure, values, places)
     cells = []
     for value in values:
-        text = "" if value is None else number(measure, value, places)
+        text = "" if value is None else format_value(measure, value, places)
         cells.append(Cell(text, best=text == best_text))
     if isinstance(result, BenchmarksResult) or section.name != ALL:
         return cells
@@ -299,7 +299,7 @@ def _best_text(measure: Measure, values: Sequence[float | None], places: int) ->
     numbers = [value for value in values if value is not None and not math.isnan(value)]
     if len(values) < 2 or not numbers or is_count(measure):
         return None
-    return number(measure, max(numbers), places)
+    return format_value(measure, max(numbers), places)
 
 
 def _with_statistics(
@@ -308,7 +308,7 @@ def _with_statistics(
     """Add a run's spread over seeds, and whether its mean differs from the baseline's."""
     spread = run.spread.get(str(measure))
     if spread is not None:
-        cell = replace(cell, text=f"{cell.text} ± {number(measure, spread, places)}")
+        cell = replace(cell, text=f"{cell.text} ± {format_value(measure, spread, places)}")
     if comparison is not None:
         cell = replace(cell, differs=comparison.significant(run.name, str(measure)))
     return cell
@@ -512,7 +512,7 @@ def _trec_eval_values(result: EvaluationResult, section: Section, position: int)
             continue
         value = _value(section.values_by_run[position], measure)
         if value is not None:
-            yield _trec_eval_line(name, section.name, number(measure, value))
+            yield _trec_eval_line(name, section.name, format_value(measure, value))
 
 
 def _trec_eval_line(name: str, qid: str, value: str) -> str:

@@ -13,6 +13,7 @@ from denserk.evaluation.needed_hits import (
     ordered_depth,
     prune_by_judgments,
     read_hits,
+    select_hits,
 )
 from denserk.evaluation.results import EvaluationResult, Grades, Run
 from denserk.io.runs import read_run_tag
@@ -53,7 +54,8 @@ def evaluate(
     """
     settings = settings or EvaluationSettings()
     judgments = read_relevance_judgments(qrels, settings, source)
-    named_runs = _read_runs(runs, names or short_names(runs), judgments.grades, settings)
+    sources = zip(names or short_names(runs), runs, strict=True)
+    named_runs = read_runs(sources, judgments.grades, settings)
     return evaluate_runs(named_runs, judgments, settings)
 
 
@@ -65,19 +67,23 @@ def read_relevance_judgments(
     return RelevanceJudgments(grades, source or qrels, qrels_by_subtopic)
 
 
-def _read_runs(
-    paths: Sequence[str], names: Sequence[str], grades: Grades, settings: EvaluationSettings
+def read_runs(
+    sources: Iterable[tuple[str, str | Run]], grades: Grades, settings: EvaluationSettings
 ) -> Iterator[NamedRun]:
-    """Read runs one after the other; memory holds the hits that the measures need."""
-    keep = needed_hits(grades, settings)
+    """Read runs, each a name with a file or hits; memory holds the hits that the measures need."""
+    keep = _needed_hits(grades, settings)
     reads_tags = _parsed_measures(settings).run_id
-    for name, path in zip(names, paths, strict=True):
-        tag = read_run_tag(path) if reads_tags else None
-        selected = read_hits(path, settings, keep)
+    for name, source in sources:
+        if isinstance(source, str):
+            tag = read_run_tag(source) if reads_tags else None
+            selected = read_hits(source, settings, keep)
+        else:
+            tag = None
+            selected = select_hits(source, settings, keep)
         yield NamedRun(name, selected.run, tag, selected.ties)
 
 
-def needed_hits(grades: Grades, settings: EvaluationSettings) -> Keep | None:
+def _needed_hits(grades: Grades, settings: EvaluationSettings) -> Keep | None:
     """Return what chooses the hits of a query that the measures need; None: they need all."""
     measures = _computed_measures(settings)
     depth = needed_depth(measures)

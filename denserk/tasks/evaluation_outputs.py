@@ -56,12 +56,14 @@ def with_statistics(
     return replace(result, comparison=comparison)
 
 
-def write_plot(result: EvaluationResult, settings: EvalSettings, path: Path) -> None:
-    """Draw the measures, if the package that draws is installed."""
-    from denserk.evaluation.plot import draw
-    from denserk.plots import save_if_installed
+def write_plot(result: EvaluationResult, settings: EvalSettings) -> None:
+    """Draw the measures to `settings.plot`, if given and if the package that draws is installed."""
+    if settings.plot is not None:
+        from denserk.evaluation.plot import draw
+        from denserk.plots import save_if_installed
 
-    save_if_installed(partial(draw, result, settings.alpha), "the measures", path)
+        drawing = partial(draw, result, settings.alpha)
+        save_if_installed(drawing, "the measures", Path(settings.plot))
 
 
 def write_report_page(

@@ -21,7 +21,7 @@ from denserk.data.tokenization import TextTokenizer
 from denserk.data.training_batches import TrainingBatches, assemble
 from denserk.data.training_data import SentenceStore, TrainingStore
 from denserk.errors import InputError
-from denserk.evaluation.sentences import figure_of, score_examples
+from denserk.evaluation.sentences import score_examples, summarize_examples
 from denserk.io.corpus import read_passages
 from denserk.io.topics import read_qrels_map, read_queries
 from denserk.losses.retrieval import sentence_loss
@@ -289,7 +289,7 @@ def measure_sentences(
             vectors = torch.stack([vectors[:, 0], labels], 1)
         scores.append(score_examples(vectors.cpu().numpy()))
     gold = store.labels if store.size == 2 else None
-    name, value = figure_of(np.concatenate(scores), gold)
+    name, value = summarize_examples(np.concatenate(scores), gold)
     if store.size == 1:
         name = training.DevMetric.COSINE.value
     return {training.DevMetric.LOSS.value: sum(losses) / len(store), name: value}

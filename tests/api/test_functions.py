@@ -1,6 +1,7 @@
 """What is done in memory equals what the commands do with files."""
 
 import json
+from copy import deepcopy
 from typing import Any, get_args, get_type_hints
 
 import numpy as np
@@ -31,24 +32,32 @@ def files(toy):
 
 
 def vectors_of(folder):
-    opened = open_vectors(str(folder))
-    return np.concatenate([opened.map_block(block) for block in opened.finished])
+    blocks = open_vectors(str(folder))
+    return np.concatenate([blocks.map_block(block) for block in blocks.finished])
+
+
+def json_lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_texts_are_encoded_to_a_folder(tiny, files, tmp_path):
     options: dict[str, Any] = {"representation": "mean", "device": "cpu"}
-    retrieve.encode(model=tiny(), corpus=files / "corpus.jsonl", output=tmp_path / "a", **options)
-    expected = vectors_of(tmp_path / "a")
-    folder = denserk.encode(tiny(), tmp_path / "b", corpus=CORPUS, **options)
-    assert folder == tmp_path / "b"
+    corpus = files / "corpus.jsonl"
+    retrieve.encode(model=tiny(), corpus=corpus, output=tmp_path / "command", **options)
+    expected = vectors_of(tmp_path / "command")
+    folder = denserk.encode(tiny(), tmp_path / "function", corpus=CORPUS, **options)
+    assert folder == tmp_path / "function"
     np.testing.assert_array_equal(vectors_of(folder), expected)
+
     model = denserk.Encoder.load(tiny(), representation="mean", device="cpu")
-    model.encode_to(tmp_path / "c", corpus=files / "corpus.jsonl", vector_dtype="float16")
-    np.testing.assert_allclose(vectors_of(tmp_path / "c"), expected, atol=1e-3)
+    model.encode_to(tmp_path / "float16", corpus=corpus, vector_dtype="float16")
+    np.testing.assert_allclose(vectors_of(tmp_path / "float16"), expected, atol=1e-3)
+
     model.encode_to(tmp_path / "queries", topics=QUERIES)
-    found = denserk.Index.open(tmp_path / "b").search(vectors_of(tmp_path / "queries"), hits=3)
-    by_texts = denserk.Index.open(tmp_path / "b").search(QUERIES, hits=3)
-    assert list(found.values()) == list(by_texts.values())
+    index = denserk.Index.open(folder)
+    run_by_vectors = index.search(vectors_of(tmp_path / "queries"), hits=3)
+    run_by_texts = index.search(QUERIES, hits=3)
+    assert list(run_by_vectors.values()) == list(run_by_texts.values())
 
 
 def test_reranking(tiny_reranker, files, tmp_path):
@@ -72,14 +81,16 @@ def test_reranking(tiny_reranker, files, tmp_path):
 def test_fusion_in_memory_is_that_of_files(files, tmp_path, options):
     output = tmp_path / "fused.trec"
     paths = [str(files / "a.trec"), str(files / "b.trec")]
-    of_command = {**options, **({"tune": files / "qrels.txt"} if "tune" in options else {})}
-    result = retrieve.fuse(runs=paths, output=output, **of_command)
+    command_options = dict(options)
+    if "tune" in options:
+        command_options["tune"] = files / "qrels.txt"
+    result = retrieve.fuse(runs=paths, output=output, **command_options)
     expected = denserk.Run.load(output)
     for runs in (RUNS, paths, [RUNS[0], paths[1]]):
         run = denserk.fuse(runs, **options)
         assert list(run) == list(expected)
-        assert [list(hits) for hits in run.values()] == [list(h) for h in expected.values()]
         for qid, hits in run.items():
+            assert list(hits) == list(expected[qid])
             assert hits == pytest.approx(expected[qid], rel=1e-6)
         assert run.weights == result.weights
 
@@ -98,28 +109,40 @@ def test_evaluation_in_memory_is_that_of_files(files, options):
 
 def test_mining_in_memory_is_that_of_files(files, tmp_path, capsys):
     options: dict[str, Any] = {"depth": 4, "num_negatives": 1, "skip_missing": True}
-    paths: dict[str, Any] = {"topics": files / "queries.tsv", "qrels": files / "qrels.txt"}
-    paths["corpus"] = files / "corpus.jsonl"
+    paths: dict[str, Any] = {
+        "topics": files / "queries.tsv",
+        "qrels": files / "qrels.txt",
+        "corpus": files / "corpus.jsonl",
+    }
     runs = [files / "a.trec", files / "b.trec"]
-    output = tmp_path / "mined.jsonl"
+    output = tmp_path / "command.jsonl"
     train.mine_negatives(run=runs, output=output, **paths, **options)
-    expected = [json.loads(line) for line in output.read_text().splitlines()]
+    expected = json_lines(output)
+
     assert denserk.mine_negatives(runs, **paths, **options) == expected
-    kept = denserk.mine_negatives(runs, **paths, **options, output=tmp_path / "kept.jsonl")
-    assert kept == expected
-    assert (tmp_path / "kept.jsonl").read_bytes() == output.read_bytes()
-    objects = denserk.mine_negatives(RUNS, topics=QUERIES, qrels=QRELS, corpus=CORPUS, **options)
-    for example, other in zip(objects, expected, strict=True):
-        for passage in (*example["negative_passages"], *other["negative_passages"]):
-            del passage["run"]
-        assert example == other
-    again = denserk.mine_negatives(RUNS, train=expected, corpus=CORPUS, **options)
-    assert [example["query_id"] for example in again] == list(QUERIES)
-    ids = denserk.mine_negatives(
+    output_of_function = tmp_path / "function.jsonl"
+    examples = denserk.mine_negatives(runs, **paths, **options, output=output_of_function)
+    assert examples == expected
+    assert output_of_function.read_bytes() == output.read_bytes()
+
+    examples = denserk.mine_negatives(RUNS, topics=QUERIES, qrels=QRELS, corpus=CORPUS, **options)
+    assert without_run_names(examples) == without_run_names(expected)
+    examples = denserk.mine_negatives(RUNS, train=expected, corpus=CORPUS, **options)
+    assert [example["query_id"] for example in examples] == list(QUERIES)
+    triples = denserk.mine_negatives(
         RUNS, topics=QUERIES, qrels=QRELS, output_format="triples", **options
     )
-    assert ids[0].keys() == {"query", "positive", "negative"}
+    assert triples[0].keys() == {"query", "positive", "negative"}
     assert capsys.readouterr().out == ""
+
+
+def without_run_names(examples):
+    """Training examples whose negatives do not name the run that they come from."""
+    copied_examples = deepcopy(examples)
+    for example in copied_examples:
+        for passage in example["negative_passages"]:
+            del passage["run"]
+    return copied_examples
 
 
 def test_generation(writer, files, tmp_path):
@@ -129,11 +152,12 @@ def test_generation(writer, files, tmp_path):
         "device": "cpu",
         "seed": 3,
     }
-    data.generate(corpus=files / "corpus.jsonl", output=tmp_path / "a.jsonl", **options)
-    expected = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
-    assert denserk.generate(CORPUS, **options) == expected
-    denserk.generate(CORPUS, tmp_path / "b.jsonl", **options)
-    assert (tmp_path / "b.jsonl").read_bytes() == (tmp_path / "a.jsonl").read_bytes()
+    output = tmp_path / "command.jsonl"
+    data.generate(corpus=files / "corpus.jsonl", output=output, **options)
+    assert denserk.generate(CORPUS, **options) == json_lines(output)
+    output_of_function = tmp_path / "function.jsonl"
+    denserk.generate(CORPUS, output_of_function, **options)
+    assert output_of_function.read_bytes() == output.read_bytes()
 
 
 def test_queries_are_copied_filtered_and_converted(files, tmp_path):
@@ -145,16 +169,22 @@ def test_queries_are_copied_filtered_and_converted(files, tmp_path):
     records = denserk.generate(corpus, tmp_path / "a.jsonl", **options)
     assert records[-1]["queries"] == ["Dog"]
     assert {source for record in records for source in record["sources"]} == {"title", "span"}
-    kept = denserk.generate(corpus, round_trip=tmp_path / "bm25", **options)
-    assert kept[-1] == {"docid": "d11", "queries": [], "next": [], "sources": [], "positives": []}
-    assert kept[:-1] == records[:-1]
-    count = sum(len(record["queries"]) for record in records)
+    *filtered, filtered_dog = denserk.generate(corpus, round_trip=tmp_path / "bm25", **options)
+    assert filtered == records[:-1]
+    assert filtered_dog == {
+        "docid": "d11",
+        "queries": [],
+        "next": [],
+        "sources": [],
+        "positives": [],
+    }
+    query_count = sum(len(record["queries"]) for record in records)
     denserk.generate(CORPUS, tmp_path / "b.jsonl", **options)
     train = tmp_path / "train.jsonl"
     result = denserk.convert(tmp_path / "b.jsonl", train, corpus=files / "corpus.jsonl")
-    assert (result.kind, result.unit, result.count) == ("training", "examples", count - 1)
+    assert (result.kind, result.unit, result.count) == ("training", "examples", query_count - 1)
     result = denserk.convert(tmp_path / "a.jsonl", tmp_path / "x.tsv", target_kind="queries")
-    assert (result.kind, result.count) == ("queries", count)
+    assert (result.kind, result.count) == ("queries", query_count)
 
 
 def test_conversion(files, tmp_path):
@@ -182,8 +212,8 @@ def test_benchmarks(tiny, tmp_path, monkeypatch):
     values = denserk.benchmark("beir/scifact", **options)
     assert list(values["beir/scifact"]) == ["runs"]
     run = denserk.Run.load(tmp_path / "runs" / "scifact.trec")
-    by_object = denserk.benchmark(["beir/scifact"], runs=run)
-    assert list(by_object["beir/scifact"].values()) == list(values["beir/scifact"].values())
+    values_of_object = denserk.benchmark(["beir/scifact"], runs=run)
+    assert list(values_of_object["beir/scifact"].values()) == list(values["beir/scifact"].values())
     with pytest.raises(GateError, match="nDCG@10"):
         denserk.benchmark("beir/scifact", runs=run, min="nDCG@10=2")
     with pytest.raises(UsageError, match="only for run files of one benchmark"):
@@ -195,50 +225,60 @@ def test_benchmarks(tiny, tmp_path, monkeypatch):
 def test_an_explanation(files):
     views = denserk.explain(RUNS[0], QRELS, "q2", "RR@10 nDCG@10")
     assert {view.name for view in views} >= {"trec_eval", "BEIR", "MS MARCO script"}
-    by_files = denserk.explain(files / "a.trec", files / "qrels.txt", "q2", "RR@10 nDCG@10")
-    assert by_files == views
     assert views[0].order == ("d5 (1)", "d1 (2)")
+    assert denserk.explain(files / "a.trec", files / "qrels.txt", "q2", "RR@10 nDCG@10") == views
 
 
 def test_details_of_an_evaluation():
     runs = {"a": RUNS[0], "b": RUNS[1]}
-    details = denserk.evaluate(runs, QRELS, "RR@10 nDCG@10", baseline="a", details=True)
-    plain = denserk.evaluate(runs, QRELS, "RR@10 nDCG@10", baseline="a")
-    assert isinstance(details, denserk.Evaluation)
-    assert details.summary == plain
-    assert details.per_query["b"]["RR@10"] == {"q1": 0.5, "q2": 0.5, "q3": 1.0}
-    difference = details.comparison["b"]["RR@10"]
-    assert difference.mean == pytest.approx(plain["b"]["RR@10"] - plain["a"]["RR@10"])
+    evaluation = denserk.evaluate(runs, QRELS, "RR@10 nDCG@10", baseline="a", details=True)
+    means = denserk.evaluate(runs, QRELS, "RR@10 nDCG@10", baseline="a")
+    assert isinstance(evaluation, denserk.Evaluation)
+    assert evaluation.summary == means
+    assert evaluation.per_query["b"]["RR@10"] == {"q1": 0.5, "q2": 0.5, "q3": 1.0}
+    difference = evaluation.comparison["b"]["RR@10"]
+    assert difference.mean == pytest.approx(means["b"]["RR@10"] - means["a"]["RR@10"])
     assert difference.low <= difference.mean <= difference.high
-    assert difference.corrected == plain["b"]["RR@10 p"]
+    assert difference.corrected == means["b"]["RR@10 p"]
     assert (difference.wins, difference.ties, difference.losses) == (1, 0, 2)
-    wider = denserk.evaluate(
-        runs, QRELS, "RR@10 nDCG@10", baseline="a", details=True, alpha=0.01, correction="none"
-    ).comparison["b"]["RR@10"]
-    assert wider.low < difference.low
-    assert wider.p == difference.p
-    single = denserk.evaluate(RUNS[1], QRELS, "RR@10", details=True)
-    assert single.summary == {"RR@10": pytest.approx(2 / 3)}
-    assert single.per_query == {"RR@10": {"q1": 0.5, "q2": 0.5, "q3": 1.0}}
-    assert single.comparison == {}
-    previous = denserk.evaluate(runs, QRELS, "RR@10", baseline="previous")
-    assert "RR@10 p" in previous["b"]
+
+
+def test_a_lower_alpha_widens_the_interval_of_a_difference():
+    runs = {"a": RUNS[0], "b": RUNS[1]}
+    options: dict[str, Any] = {"baseline": "a", "details": True, "correction": "none"}
+    difference = denserk.evaluate(runs, QRELS, "RR@10", **options).comparison["b"]["RR@10"]
+    options["alpha"] = 0.01
+    wider_difference = denserk.evaluate(runs, QRELS, "RR@10", **options).comparison["b"]["RR@10"]
+    assert wider_difference.low < difference.low
+    assert wider_difference.p == difference.p
+
+
+def test_details_of_one_run_are_not_by_name():
+    evaluation = denserk.evaluate(RUNS[1], QRELS, "RR@10", details=True)
+    assert evaluation.summary == {"RR@10": pytest.approx(2 / 3)}
+    assert evaluation.per_query == {"RR@10": {"q1": 0.5, "q2": 0.5, "q3": 1.0}}
+    assert evaluation.comparison == {}
+
+
+def test_each_run_is_tested_against_the_previous_one():
+    runs = {"a": RUNS[0], "b": RUNS[1]}
+    means = denserk.evaluate(runs, QRELS, "RR@10", baseline="previous")
+    assert "RR@10 p" in means["b"]
 
 
 def test_an_evaluation_prints_what_the_command_prints(files, capsys):
     runs = {"a": files / "a.trec", "b": files / "b.trec"}
-    details = denserk.evaluate(
-        runs, files / "qrels.txt", "RR@10 nDCG@10", baseline="a", details=True
-    )
-    paths = [str(path) for path in (*runs.values(), files / "qrels.txt")]
+    qrels = files / "qrels.txt"
+    evaluation = denserk.evaluate(runs, qrels, "RR@10 nDCG@10", baseline="a", details=True)
+    paths = [str(path) for path in (*runs.values(), qrels)]
+    options = ["-m", "RR@10 nDCG@10", "--baseline", "a", "-p", "2", "-q", "--quiet"]
     for output_format in ("table", "tsv", "json", "markdown", "latex"):
-        words = ["-m", "RR@10 nDCG@10", "--baseline", "a", "-p", "2", "-q", "--format"]
-        assert command(["eval", *paths, *words, output_format, "--quiet"]) == 0
-        text = details.table(output_format, places=2, per_query=True)
+        assert command(["eval", *paths, *options, "--format", output_format]) == 0
+        text = evaluation.table(output_format, places=2, per_query=True)
         assert text == capsys.readouterr().out
     misspelt: Any = "latx"
     with pytest.raises(UsageError, match=r"found 'latx', expected table or tsv or .* or latex"):
-        details.table(misspelt)
+        evaluation.table(misspelt)
 
 
 def test_the_formats_of_a_table_are_those_of_the_command():

@@ -40,12 +40,13 @@ def test_a_bm25_index_says_its_engine():
 
 
 def test_a_pickled_encoder_loads_its_model_again(model):
-    again = pickle.loads(pickle.dumps(model))
-    assert (again.name, again.dimension) == (model.name, model.dimension)
-    assert "mean" in repr(again)
+    pickled = pickle.dumps(model)
+    assert len(pickled) < 2000
+    loaded_model = pickle.loads(pickled)
+    assert (loaded_model.name, loaded_model.dimension) == (model.name, model.dimension)
+    assert "mean" in repr(loaded_model)
     expected = model.encode_queries(["moon", "river"])
-    np.testing.assert_array_equal(again.encode_queries(["moon", "river"]), expected)
-    assert len(pickle.dumps(model)) < 2000
+    np.testing.assert_array_equal(loaded_model.encode_queries(["moon", "river"]), expected)
 
 
 def test_a_pickled_encoder_keeps_the_precision_that_was_certified(
@@ -67,25 +68,26 @@ def test_a_pickled_encoder_whose_model_changed_is_rejected(tiny, tmp_path):
         pickle.loads(pickled)
 
 
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_pickled_index_is_opened_again(tmp_path, kept):
-    output = tmp_path / "index" if kept else None
+@pytest.mark.parametrize("has_output", [True, False])
+def test_a_pickled_index_is_opened_again(tmp_path, has_output):
+    output = tmp_path / "index" if has_output else None
     index = denserk.Index.build(VECTORS, output=output)
     expected = index.search(VECTORS[:3], hits=5)
     pickled = pickle.dumps(index)
+    is_path_alone = len(pickled) < 1000
+    assert is_path_alone == has_output
     index.close()
-    again = pickle.loads(pickled)
-    assert type(again) is denserk.Index
-    assert again.search(VECTORS[:3], hits=5) == expected
-    assert (len(pickled) < 1000) == kept
+    opened_index = pickle.loads(pickled)
+    assert type(opened_index) is denserk.Index
+    assert opened_index.search(VECTORS[:3], hits=5) == expected
 
 
 def test_a_pickled_index_of_terms_is_opened_again():
     pytest.importorskip("bm25s")
     index = denserk.BM25.build(CORPUS)
-    again = pickle.loads(pickle.dumps(index))
-    assert type(again) is denserk.BM25
-    assert again.search(QUERIES) == index.search(QUERIES)
+    opened_index = pickle.loads(pickle.dumps(index))
+    assert type(opened_index) is denserk.BM25
+    assert opened_index.search(QUERIES) == index.search(QUERIES)
 
 
 SPAWNED = """
@@ -108,17 +110,18 @@ if __name__ == "__main__":
 def test_a_spawned_process_searches_an_index(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SPAWNED)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
-    assert done.stdout == "[['2'], ['1']]\n"
+    output = subprocess.check_output([sys.executable, script], text=True)
+    assert output == "[['2'], ['1']]\n"
 
 
 def test_a_pickled_run_keeps_its_weights():
     run = denserk.fuse([{"q": {"d": 1.0}}] * 2, weights=[0.5, 1])
-    again = pickle.loads(pickle.dumps(run))
-    assert (again, again.weights) == (run, (0.5, 1))
+    loaded_run = pickle.loads(pickle.dumps(run))
+    assert loaded_run == run
+    assert loaded_run.weights == (0.5, 1)
 
 
-def test_closed_objects_are_of_no_more_use(model):
+def test_a_closed_index_is_of_no_more_use():
     with denserk.Index.build(VECTORS) as index:
         folder = index._scratch.path  # type: ignore[union-attr]
         assert folder.is_dir()
@@ -131,15 +134,18 @@ def test_closed_objects_are_of_no_more_use(model):
     ):
         with pytest.raises(UsageError, match="the index is closed"):
             call()
-    index.close()  # again
-    other = denserk.Index.build(np.ones((1, model.dimension), np.float32))
+    index.close()  # a second time
+
+
+def test_a_closed_encoder_is_of_no_more_use(model):
+    index = denserk.Index.build(np.ones((1, model.dimension), np.float32))
     with model:
         model.encode_queries("moon")
     for call in (
         lambda: model.encode_queries("moon"),
         lambda: model.encode_passages("moon"),
         lambda: model.encode_to("vectors", corpus=CORPUS),
-        lambda: other.search("moon", model=model),
+        lambda: index.search("moon", model=model),
         lambda: pickle.dumps(model),
         model.__enter__,
     ):

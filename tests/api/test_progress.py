@@ -18,7 +18,7 @@ QRELS = {"q1": {"d1": 1}, "q2": {"d1": 1}, "q3": {"d1": 1}}
 
 
 @pytest.fixture(autouse=True)
-def _forget():
+def _switched_off():
     yield
     denserk.show_progress(False)
 
@@ -85,9 +85,11 @@ print(repr(denserk.show_progress(False)))
 
 def test_a_plain_python_prints_no_warning():
     """Without a handler, as pytest installs one, Python would print it."""
-    done = subprocess.run([sys.executable, "-c", WARNS], capture_output=True, text=True, check=True)
-    assert done.stderr == ""
-    assert done.stdout.splitlines() == [
+    process = subprocess.run(
+        [sys.executable, "-c", WARNS], capture_output=True, text=True, check=True
+    )
+    assert process.stderr == ""
+    assert process.stdout.splitlines() == [
         "<progress and messages are shown>",
         "<progress and messages are not shown>",
     ]

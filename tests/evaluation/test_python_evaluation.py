@@ -70,6 +70,13 @@ def test_a_report_of_runs_in_memory_is_that_of_files(tmp_path, monkeypatch):
     assert without_title_and_plots("memory") == without_title_and_plots("files")
 
 
+def test_a_table_of_trec_eval_names_the_tag_of_a_file(tmp_path):
+    run = tmp_path / "bm25.trec"
+    run.write_text("q1 Q0 d1 1 3 mytag\n")
+    evaluation = denserk.evaluate(run, QRELS, "runid RR", details=True)
+    assert evaluation.table("trec_eval").splitlines()[0].split() == ["runid", "all", "mytag"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from denserk.config import analysis, encoding
 from denserk.errors import DenserkError, InputError
-from denserk.evaluation.sentences import figure_of, score_examples
+from denserk.evaluation.sentences import score_examples, summarize_examples
 from denserk.io.files import write_rows
 from denserk.io.training import read_sentences
 from denserk.models.text_encoder import TextEncoder, load_models
@@ -54,7 +54,7 @@ def sentence_similarity(
                 message = f"only the label {examples.labels[0]:g}"
                 raise InputError(data, None, message, "labels that differ, to correlate with")
             labels = np.array(examples.labels)
-        measure, value = figure_of(examples.scores, labels)
+        measure, value = summarize_examples(examples.scores, labels)
         rows.append(
             {
                 "label": label,
