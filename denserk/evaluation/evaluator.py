@@ -28,7 +28,7 @@ from denserk.evaluation.measures import (
 from denserk.evaluation.providers import Judgments, measure_groups
 from denserk.evaluation.results import EvaluationResult, Grades, Run, RunResult, Values
 from denserk.io.files import STREAM, some
-from denserk.io.topics import grades_by_query, read_qrels, read_qrels_map
+from denserk.io.qrels import grades_by_query, read_qrels, read_qrels_map
 from denserk.records import Qrel, document_of
 
 logger = logging.getLogger(__name__)

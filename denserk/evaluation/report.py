@@ -53,7 +53,8 @@ from denserk.io.manifest import (
     read_any_manifest,
     read_manifest,
 )
-from denserk.io.topics import read_qrels_map, read_queries
+from denserk.io.qrels import read_qrels_map
+from denserk.io.topics import read_queries
 from denserk.plots import style
 from denserk.version import __version__
 

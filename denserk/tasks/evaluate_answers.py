@@ -17,10 +17,11 @@ from denserk.evaluation.evaluator import Evaluator, short_names
 from denserk.evaluation.measures import Measure, parse_measures
 from denserk.evaluation.needed_hits import first_hits, prune_hits, read_hits
 from denserk.evaluation.results import EvaluationResult, Run, Values
+from denserk.io.contexts import contexts_writer
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import display_name, some
 from denserk.io.outputs import scratch_folder
-from denserk.io.topics import contexts_writer, read_queries, read_questions
+from denserk.io.topics import read_queries, read_questions
 from denserk.records import Passage, Query
 from denserk.reporting import track
 

@@ -29,9 +29,10 @@ from denserk.io.files import ScratchRecords, display_name, some
 from denserk.io.known_positives import KnownPositives
 from denserk.io.manifest import Kind, Manifest, describe_file, forget_file
 from denserk.io.outputs import scratch_folder
+from denserk.io.qrels import grades_by_query, read_qrels
 from denserk.io.run_lookup import RunByQuery
 from denserk.io.runs import RunLookup
-from denserk.io.topics import grades_by_query, read_qrels, read_queries, read_questions
+from denserk.io.topics import read_queries, read_questions
 from denserk.io.training import read_training
 from denserk.io.unchanged import checksum, refuse_change
 from denserk.records import Candidate, Passage, Qrel, Query, TrainingExample, best_first

@@ -22,8 +22,9 @@ from denserk.data.sampling import choose_records
 from denserk.errors import DenserkError, MismatchError, ModelError
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.files import some
+from denserk.io.qrels import grades_by_query, read_qrels
 from denserk.io.runs import read_run
-from denserk.io.topics import grades_by_query, read_qrels, read_queries
+from denserk.io.topics import read_queries
 from denserk.models.representation import MultiVector, PassageVectors
 from denserk.models.text_encoder import TextEncoder, load_models
 from denserk.plots import draw_lines, new_axes

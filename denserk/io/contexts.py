@@ -1,0 +1,64 @@
+"""Questions with the passages that were retrieved for them, as JSON of DPR and of Pyserini."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from denserk.io import files
+from denserk.records import Passage, Query
+
+# a retrieved passage, its score, and whether it has an answer
+Context = tuple[Passage, float, bool]
+WriteContexts = Callable[[Query, Iterable[Context]], None]
+
+
+@contextmanager
+def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[WriteContexts]:
+    """Open a file of questions, answers and contexts; yield the function that writes a question.
+
+    DPR's format is an array with `ctxs`, best first; Pyserini's is an object by query id with
+    `contexts`.
+    """
+    opening, closing = b"[", b"]"
+    if pyserini:
+        opening, closing = b"{", b"}"
+    with files.whole_binary(path) as out:
+        out.write(opening)
+        yield _ContextsFile(out, pyserini=pyserini).write
+        out.write(b"\n" + closing + b"\n")
+
+
+class _ContextsFile:
+    """An open file of questions with their contexts."""
+
+    def __init__(self, out: BinaryIO, *, pyserini: bool) -> None:
+        self._out = out
+        self._is_pyserini = pyserini
+        self._is_empty = True
+
+    def write(self, query: Query, contexts: Iterable[Context]) -> None:
+        """Write a question with its answers and its contexts."""
+        entries = []
+        for passage, score, has_answer in contexts:
+            entry = _pyserini_entry(passage) if self._is_pyserini else _dpr_entry(passage)
+            entries.append({**entry, "score": f"{score:.9g}", "has_answer": has_answer})
+        list_key = "contexts" if self._is_pyserini else "ctxs"
+        record = {"question": query.text, "answers": query.answers, list_key: entries}
+        self._out.write(b"\n" if self._is_empty else b",\n")
+        self._is_empty = False
+        if self._is_pyserini:
+            self._out.write(orjson.dumps(query.qid) + b":")
+        self._out.write(orjson.dumps(record))
+
+
+def _dpr_entry(passage: Passage) -> dict[str, Any]:
+    return {"id": passage.docid, "title": passage.title, "text": passage.text}
+
+
+def _pyserini_entry(passage: Passage) -> dict[str, Any]:
+    """Return a passage whose text has one line end, after the title."""
+    text = f"{files.one_line(passage.title)}\n{files.one_line(passage.text)}"
+    return {"docid": passage.docid, "text": text}
