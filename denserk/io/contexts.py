@@ -3,15 +3,22 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
 from denserk.io import files
 from denserk.records import Passage, Query
 
-# a retrieved passage, its score, and whether it has an answer
-Context = tuple[Passage, float, bool]
+
+class Context(NamedTuple):
+    """A passage that was retrieved for a question, its score, and whether it holds an answer."""
+
+    passage: Passage
+    score: float
+    has_answer: bool
+
+
 WriteContexts = Callable[[Query, Iterable[Context]], None]
 
 
@@ -42,9 +49,14 @@ class _ContextsFile:
     def write(self, query: Query, contexts: Iterable[Context]) -> None:
         """Write a question with its answers and its contexts."""
         entries = []
-        for passage, score, has_answer in contexts:
-            entry = _pyserini_entry(passage) if self._is_pyserini else _dpr_entry(passage)
-            entries.append({**entry, "score": f"{score:.9g}", "has_answer": has_answer})
+        for context in contexts:
+            if self._is_pyserini:
+                entry = _pyserini_entry(context.passage)
+            else:
+                entry = _dpr_entry(context.passage)
+            entry["score"] = f"{context.score:.9g}"
+            entry["has_answer"] = context.has_answer
+            entries.append(entry)
         list_key = "contexts" if self._is_pyserini else "ctxs"
         record = {"question": query.text, "answers": query.answers, list_key: entries}
         self._out.write(b"\n" if self._is_empty else b",\n")

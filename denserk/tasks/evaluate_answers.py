@@ -17,7 +17,7 @@ from denserk.evaluation.evaluator import Evaluator, short_names
 from denserk.evaluation.measures import Measure, parse_measures
 from denserk.evaluation.needed_hits import first_hits, prune_hits, read_hits
 from denserk.evaluation.results import EvaluationResult, Run, Values
-from denserk.io.contexts import contexts_writer
+from denserk.io.contexts import Context, contexts_writer
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import display_name, some
 from denserk.io.outputs import scratch_folder
@@ -268,14 +268,13 @@ def _passages_of(
     return {passage.docid: passage for passage in texts.get(list(docids)) if passage is not None}
 
 
-def _contexts(
-    hits: Mapping[str, float], judged: JudgedQuestion
-) -> list[tuple[Passage, float, bool]]:
+def _contexts(hits: Mapping[str, float], judged: JudgedQuestion) -> list[Context]:
     """Return the passages of hits that are not missing, scores, and whether they hold an answer."""
     contexts = []
     for docid, score in hits.items():
         if docid in judged.passages:
-            contexts.append((judged.passages[docid], score, judged.has_answer[docid]))
+            has_answer = judged.has_answer[docid]
+            contexts.append(Context(judged.passages[docid], score, has_answer))
     return contexts
 
 

@@ -2,12 +2,12 @@ import json
 
 import pytest
 
-from denserk.io.contexts import contexts_writer
+from denserk.io.contexts import Context, contexts_writer
 from denserk.io.topics import read_topics_file
 from denserk.records import Passage, Query
 
 QUESTIONS = [Query("0", 'who said "é"?', ("a", "b's")), Query("1", "why")]
-CONTEXT = (Passage("d1", "a\ntext", "A Title"), 1 / 3, True)
+CONTEXT = Context(Passage("d1", "a\ntext", "A Title"), score=1 / 3, has_answer=True)
 
 
 def write_contexts(path, *, pyserini):
