@@ -27,6 +27,7 @@ from denserk.io import (
     trec_topics,
     unread_files,
 )
+from denserk.io.blocks import texts_sha256
 from denserk.io.column_names import Column, Header, Table
 from denserk.io.detection import TOPICS_KEYS, is_answer_list, is_relation_file
 from denserk.io.file_head import FileHead
@@ -484,6 +485,24 @@ COLUMNS = {
     TopicsFormat.DPR: _dpr_rows,
     TopicsFormat.COLON: _colon_rows,
 }
+
+
+def topics_sha256(queries: Iterable[Query]) -> str:
+    """Return the SHA-256 of the ids and texts of queries."""
+    return texts_sha256([query.qid, query.text] for query in queries)
+
+
+def describe_topics(
+    source: str | None, fields: Sequence[str] | None, queries: Iterable[Query]
+) -> dict[str, Any]:
+    """Return what the manifest of a run records of its topics.
+
+    `fields` are those that made the texts, if they were named.
+    """
+    description: dict[str, Any] = {"name": source, "sha256": topics_sha256(queries)}
+    if fields:
+        description["fields"] = list(fields)
+    return description
 
 
 def write_queries(path: str | Path, queries: Iterable[Query], topics_format: TopicsFormat) -> int:
