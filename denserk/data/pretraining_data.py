@@ -31,7 +31,8 @@ from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError, MismatchError
 from denserk.io.files import whole_binary
 from denserk.io.json_records import write_objects
-from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
+from denserk.io.manifest import Kind, Manifest, read_manifest
+from denserk.io.outputs import MANIFEST
 from denserk.io.pretraining_text import TOKENS, Document, Expansion, read_documents, read_expansions
 from denserk.io.versions import Version
 from denserk.reporting import track
@@ -223,7 +224,7 @@ class _Preparation:
         """Return the documents of a source; token ids must be of this tokenizer."""
         version = Version.of(source)
         documents = documents_of(self.run, source)
-        if not (Path(source) / NAME).is_file():
+        if not (Path(source) / MANIFEST).is_file():
             return documents
         documents = version.guard(documents)  # tokens of the manifest's version
         settings = read_manifest(source, Kind.TOKENS).settings

@@ -37,8 +37,8 @@ from denserk.io.column_names import Column, Header, Table
 from denserk.io.detection import CORPUS_KEYS
 from denserk.io.file_head import FileHead
 from denserk.io.json_records import Numbered, RecordKeys, UsedKeys
-from denserk.io.manifest import NAME as MANIFEST
 from denserk.io.manifest import corpora_of_run
+from denserk.io.outputs import MANIFEST
 from denserk.io.record_fields import FIRST_RECORDS, OTHER_FIELDS, SHORTEST_TEXT, MadeIds
 from denserk.io.tables import HUB, is_table
 from denserk.records import NO_FIELDS, Passage, Query

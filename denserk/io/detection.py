@@ -30,7 +30,6 @@ from denserk.config.formats import (
 )
 from denserk.errors import InputError, UsageError
 from denserk.io import files
-from denserk.io import manifest as manifests
 from denserk.io.clicks import clicks_header
 from denserk.io.column_names import (
     Column,
@@ -45,10 +44,11 @@ from denserk.io.data_sets import BEIR, IRDS, knows_irds
 from denserk.io.file_head import FileHead
 from denserk.io.json_records import RecordKeys
 from denserk.io.model_files import MODEL_FILES
+from denserk.io.outputs import DOCID, INDEX, MANIFEST
 from denserk.io.tables import HUB
 from denserk.io.text_files import MARKDOWN, TEXT_ENDINGS, is_named
 from denserk.io.unread_files import reject_binary, unread_file_error
-from denserk.io.vector_formats import DOCID, INDEX, QUERIES_FILE
+from denserk.io.vector_formats import QUERIES_FILE
 
 Format = TypeVar("Format", bound=StrEnum)
 
@@ -1088,7 +1088,7 @@ def is_model_folder(names: AbstractSet[str]) -> bool:
 
 def is_denserk_folder(names: AbstractSet[str]) -> bool:
     """A manifest: vectors or an index that denserk wrote."""
-    return manifests.NAME in names
+    return MANIFEST in names
 
 
 def is_flat_index(names: AbstractSet[str]) -> bool:

@@ -34,9 +34,9 @@ from denserk.io.files import (
     write_errors,
 )
 from denserk.io.locks import refuse_being_written
+from denserk.io.outputs import MANIFEST
 from denserk.version import __version__
 
-NAME = "manifest.json"
 TRAINING_RECORD = "training.json"  # in the folder of a model that denserk trained
 DTYPES = ("float16", "float32")  # of stored vectors
 IR_METADATA_SUFFIX = ".ir_metadata.yaml"
@@ -224,7 +224,7 @@ def require_fields(path: str | Path, manifest: Manifest, part: str, *names: str)
 def beside(path: str | Path) -> Path:
     """Return the path of the manifest of a folder, or of a file such as a run."""
     path = Path(path)
-    return path / NAME if path.is_dir() else path.with_name(f"{path.name}.{NAME}")
+    return path / MANIFEST if path.is_dir() else path.with_name(f"{path.name}.{MANIFEST}")
 
 
 def as_written(manifest: Manifest, folder: str | Path | None) -> dict[str, Any]:
@@ -326,7 +326,7 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
         refuse_being_written(path)
         if not os.path.lexists(path):
             raise UsageError(f"{path}: no such file or folder")
-        message = f"{path} has no {NAME}: it is not {kind.noun} that denserk wrote"
+        message = f"{path} has no {MANIFEST}: it is not {kind.noun} that denserk wrote"
         raise UsageError(message, kind.remedy)
     manifest = read_any_manifest(manifest_file)
     if manifest.kind is not kind:

@@ -24,6 +24,10 @@ from denserk.io.durability import flush_names, flush_tree, make_folder
 from denserk.io.locks import locked, real_path
 
 MANIFEST = "manifest.json"
+# beside a manifest: an index, the ids of its vectors, and what blocks are written
+INDEX = "index"
+DOCID = "docid"
+JOURNAL = "blocks.jsonl"
 TRAINING = "training.json"
 MODEL = "denserk.json"
 MODEL_CONFIG = "config.json"

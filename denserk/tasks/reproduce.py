@@ -19,10 +19,10 @@ from denserk.config.analysis import Step
 from denserk.config.options import from_json
 from denserk.errors import DenserkError, MismatchError
 from denserk.io import manifest as manifests
-from denserk.io.blocks import JOURNAL, texts_sha256
+from denserk.io.blocks import texts_sha256
 from denserk.io.corpus import read_passages
 from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest
-from denserk.io.outputs import training_folder
+from denserk.io.outputs import JOURNAL, training_folder
 from denserk.io.topics import read_queries, topics_sha256
 from denserk.io.vectors import open_vectors, verify_folders
 from denserk.tasks.build_index import VECTORS_SHA256, bm25_texts
