@@ -17,6 +17,7 @@ from denserk.errors import InputError
 from denserk.io import column_names, files
 from denserk.io.column_names import Column, Header, Table
 from denserk.io.json_records import identifier
+from denserk.io.short_texts import columns_phrase, unquote_cell
 from denserk.records import Candidate, Qrel, Query, TrainingExample
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ def query_id(text: str) -> str:
 def read_clicks(source: str | Path, handle: BinaryIO | None = None) -> Iterator[QueryClicks]:
     """Yield the queries of a click log in the order of their first rows."""
     lines = files.read_text_lines(source, handle)
-    first_line, lines = files.peek((line, text) for line, text in lines if text.strip())
+    first_line, lines = files.first_and_all((line, text) for line, text in lines if text.strip())
     line, text = first_line or (1, "")
     header = clicks_header(text)
     if header is None:
@@ -109,9 +110,9 @@ def _rows(lines: files.Lines, header: Header, delimiter: str, source: str | Path
     for line, cells in rows:
         if len(cells) != len(header.columns):
             expected = f"{len(header.columns)}: {', '.join(header.names)}"
-            raise InputError(source, line, files.columns(len(cells)), expected)
+            raise InputError(source, line, columns_phrase(len(cells)), expected)
         if header.is_quoted and delimiter == TAB:
-            cells = [files.unquote(cell) for cell in cells]
+            cells = [unquote_cell(cell) for cell in cells]
         values = dict(zip(header.columns, map(str.strip, cells), strict=True))
         whole_number = COUNT.fullmatch(values[Column.COUNT])
         if whole_number is None:

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, NamedTuple
 import orjson
 
 from denserk.io import files
+from denserk.io.short_texts import one_line
 from denserk.records import Passage, Query
 
 
@@ -72,5 +73,5 @@ def _dpr_entry(passage: Passage) -> dict[str, Any]:
 
 def _pyserini_entry(passage: Passage) -> dict[str, Any]:
     """Return a passage whose text has one line end, after the title."""
-    text = f"{files.one_line(passage.title)}\n{files.one_line(passage.text)}"
+    text = f"{one_line(passage.title)}\n{one_line(passage.text)}"
     return {"docid": passage.docid, "text": text}

@@ -29,12 +29,12 @@ from denserk.io.files import (
     read_errors,
     read_file,
     readable_path,
-    some,
     whole_binary,
     write_errors,
 )
 from denserk.io.locks import refuse_being_written
 from denserk.io.outputs import MANIFEST
+from denserk.io.short_texts import first_names
 from denserk.version import __version__
 
 TRAINING_RECORD = "training.json"  # in the folder of a model that denserk trained
@@ -593,7 +593,7 @@ def refuse_mixed_precision(sources: Sequence[tuple[str, Manifest | None]]) -> No
     options = kept_precision.replace(", head ", " --set head-dtype=")
     raise MismatchError(
         _mixed_precision_message(names_by_precision),
-        f"encode the passages of {some(others)} again: denserk encode --dtype {options} "
+        f"encode the passages of {first_names(others)} again: denserk encode --dtype {options} "
         "--overwrite",
     )
 
@@ -617,7 +617,9 @@ def _names_by_precision(sources: Sequence[tuple[str, Manifest | None]]) -> dict[
 
 
 def _mixed_precision_message(names_by_precision: Mapping[str, Sequence[str]]) -> str:
-    groups = [f"{precision} ({some(names)})" for precision, names in names_by_precision.items()]
+    groups = [
+        f"{precision} ({first_names(names)})" for precision, names in names_by_precision.items()
+    ]
     return f"the vectors were computed in different precisions: {' and '.join(groups)}"
 
 

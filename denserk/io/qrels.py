@@ -21,6 +21,7 @@ from denserk.io.column_names import Column, Table
 from denserk.io.detection import GRADE
 from denserk.io.file_head import FileHead
 from denserk.io.json_records import Fields, list_keys
+from denserk.io.short_texts import columns_phrase, unquote_cell
 from denserk.io.tables import is_table
 from denserk.records import NO_SUBTOPIC, Qrel
 
@@ -236,9 +237,9 @@ def _qrels_row(line: int, cells: Sequence[str], layout: _QrelsLayout, path: str 
     if len(cells) != len(layout.columns):
         hint = RUN_HINT if len(cells) == 6 else None
         expected = QREL_COLUMNS[layout.format]
-        raise InputError(path, line, files.columns(len(cells)), expected, hint)
+        raise InputError(path, line, columns_phrase(len(cells)), expected, hint)
     if layout.is_quoted:
-        cells = [files.unquote(cell) for cell in cells]
+        cells = [unquote_cell(cell) for cell in cells]
     values = dict(zip(layout.columns, cells, strict=True))
     return QrelRow(
         line,
@@ -283,10 +284,10 @@ def _qrels_format(
         if qrels_format is not None:
             expected = QREL_COLUMNS[qrels_format]
         hint = RUN_HINT if width == 6 else column_names.header_hint(terms, Table.QRELS)
-        raise InputError(path, line, files.columns(len(terms)), expected, hint)
+        raise InputError(path, line, columns_phrase(len(terms)), expected, hint)
     if qrels_format is None:
         name = files.display_name(path)
-        logger.info(f"{name}: {format_of_width} qrels ({files.columns(width)})")
+        logger.info(f"{name}: {format_of_width} qrels ({columns_phrase(width)})")
     return format_of_width
 
 

@@ -32,6 +32,7 @@ from denserk.io.run_columns import (
     join_hits,
     read_block,
 )
+from denserk.io.short_texts import columns_phrase, is_number, unquote_cell
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -159,7 +160,7 @@ def read_run_tag(path: str | Path) -> str | None:
     """Return the tag of a run's last line; None without one, and for a stream or pipe."""
     if not Path(path).is_file():
         return None
-    first_cells, lines = files.peek(_cells_of_lines(path))
+    first_cells, lines = files.first_and_all(_cells_of_lines(path))
     if first_cells is None or first_cells[0].startswith("{"):
         return None
     header = column_names.recognise_header(first_cells, Table.RUN)
@@ -171,7 +172,7 @@ def read_run_tag(path: str | Path) -> str | None:
     next(lines)
     tag = _last_cell(lines, tag_column)
     if tag is not None and header.is_quoted:
-        return files.unquote(tag)
+        return unquote_cell(tag)
     return tag
 
 
@@ -339,7 +340,7 @@ class _RunFile:
             column_names.log_header(header, self.path, line)
             return header
         hint = column_names.header_hint(cells, Table.RUN)
-        if hint and not any(map(files.is_number, cells[1:])):
+        if hint and not any(map(is_number, cells[1:])):
             found = f"the columns {column_names.show_cells(cells)}"
             raise InputError(self.path, line, found, COLUMNS[RunFormat.TREC], hint)
         return None
@@ -428,7 +429,7 @@ class _RunFile:
             return False
         if cells[0] == "#" and text.count("\t") != len(self.order) - 1:
             return False
-        return len(cells) == len(self.order) and files.is_number(cells[score_column])
+        return len(cells) == len(self.order) and is_number(cells[score_column])
 
     def _records(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of JSON lines."""
@@ -506,13 +507,13 @@ class _RunFile:
         elif self.order == ORDERS[self.format]:
             expected = COLUMNS[self.format]
         else:
-            expected = f"{files.columns(len(self.order))}: {', '.join(self.order)}"
+            expected = f"{columns_phrase(len(self.order))}: {', '.join(self.order)}"
         hint = column_names.header_hint(cells, Table.RUN)
         if hint is None and len(cells) == 4:
             hint = QRELS_COLUMNS_HINT
         if hint is None and len(cells) > 6:
             hint = "does an id have a blank? only text after the tag may"
-        return InputError(self.path, line, files.columns(len(cells)), expected, hint)
+        return InputError(self.path, line, columns_phrase(len(cells)), expected, hint)
 
 
 def _numbered_blocks(handle: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -538,7 +539,7 @@ def _has_text_after_tag(cells: Sequence[str]) -> bool:
     """
     if len(cells) <= len(ORDERS[RunFormat.TREC]):
         return False
-    return cells[3].removeprefix("-").isdecimal() and not files.is_number(cells[5])
+    return cells[3].removeprefix("-").isdecimal() and not is_number(cells[5])
 
 
 def _format_of_columns(columns: Sequence[Column]) -> RunFormat:

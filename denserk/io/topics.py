@@ -32,6 +32,7 @@ from denserk.io.column_names import Column, Header, Table
 from denserk.io.detection import TOPICS_KEYS, is_answer_list, is_relation_file
 from denserk.io.file_head import FileHead
 from denserk.io.qrels import read_qrels_map, split_file
+from denserk.io.short_texts import columns_phrase, one_line, quote_cell, unquote_cell
 from denserk.io.tables import is_table
 from denserk.records import NO_FIELDS, Query
 
@@ -280,7 +281,7 @@ class _TopicsFile(NamedTuple):
         if detection.is_embedding_data(self.head):
             rows = json_objects.read_embedding_queries(data, self.path)
             return _Rows(self.format or TopicsFormat.JSON, rows)
-        first_row, rows = files.peek(json_objects.read_texts(data, self.path, "query"))
+        first_row, rows = files.first_and_all(json_objects.read_texts(data, self.path, "query"))
         if self.format is not None or first_row is None:
             return _Rows(self.format or TopicsFormat.JSON, rows)
         _, first_record = first_row
@@ -294,7 +295,9 @@ class _TopicsFile(NamedTuple):
         if self.format is None and detection.is_csv_of_queries(self.head):
             return self._csv_rows()
         numbered = files.read_text_lines(self.path, self.handle)
-        first_line, lines = files.peek((line, text) for line, text in numbered if text.strip())
+        first_line, lines = files.first_and_all(
+            (line, text) for line, text in numbered if text.strip()
+        )
         if first_line is None:
             return _Rows(TopicsFormat.TSV, ())
         line, text = first_line
@@ -393,10 +396,10 @@ def _header_rows(
     for line, row in lines:
         cells = row.split("\t", most_splits)
         if len(cells) != len(keys):
-            found = f"{files.columns(len(cells))} between tabs"
+            found = f"{columns_phrase(len(cells))} between tabs"
             raise InputError(path, line, found, f"{len(keys)}: {', '.join(header.names)}")
         if header.is_quoted:
-            cells = [files.unquote(cell) for cell in cells]
+            cells = [unquote_cell(cell) for cell in cells]
         record: dict[str, Any] = {text_key: "", **dict(zip(keys, cells, strict=True))}
         _parse_answers_of(record, path, line)
         yield line, record
@@ -457,11 +460,11 @@ def _dpr_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Num
     for line, row in lines:
         cells = row.split("\t")
         if len(cells) != 2:
-            found = f"{files.columns(len(cells))} between tabs"
+            found = f"{columns_phrase(len(cells))} between tabs"
             raise InputError(path, line, found, "2: question, list of answers")
         question, answer_list = cells
         answers = _parse_answers(answer_list, path, line)
-        yield line, {"question": files.unquote(question), "answers": answers}
+        yield line, {"question": unquote_cell(question), "answers": answers}
 
 
 def _parse_answers(column: str, path: str | Path, line: int) -> list[str]:
@@ -470,7 +473,7 @@ def _parse_answers(column: str, path: str | Path, line: int) -> list[str]:
     errors_of_no_literal = (ValueError, SyntaxError, MemoryError, RecursionError, TypeError)
     with warnings.catch_warnings(), suppress(*errors_of_no_literal):
         warnings.simplefilter("ignore")  # "\d" in a pattern is what its author meant
-        answers = ast.literal_eval(files.unquote(column.strip()))
+        answers = ast.literal_eval(unquote_cell(column.strip()))
     if isinstance(answers, tuple):
         answers = list(answers)
     if not _is_list_of_strings(answers):
@@ -535,11 +538,11 @@ def _query_lines(
     """Yield queries as lines with columns; count what they leave out."""
     for number, (qid, text, answers, extra) in enumerate(queries):
         losses.update(extra.keys())
-        text = files.one_line(text)
+        text = one_line(text)
         if topics_format is TopicsFormat.TSV:
             losses["answers"] += len(answers)
             yield f"{qid}\t{text}\n"
         else:  # DPR's questions have no ids
             if qid != str(number):
                 losses["ids, which become positions"] += 1
-            yield f"{files.quote(text)}\t{list(answers)!r}\n"
+            yield f"{quote_cell(text)}\t{list(answers)!r}\n"

@@ -30,11 +30,12 @@ from denserk.io import clicks, corpus, generated, runs, topics, training
 from denserk.io import manifest as manifests
 from denserk.io.blocks import Block
 from denserk.io.detection import detect_kind, kind_of_name
-from denserk.io.files import STREAM, display_name, refuse_folder, some
+from denserk.io.files import STREAM, display_name, refuse_folder
 from denserk.io.known_positives import without_known_positives
 from denserk.io.outputs import whole_folder
 from denserk.io.pretraining_text import append_queries
 from denserk.io.qrels import WRITTEN_QRELS, read_qrels, write_qrels
+from denserk.io.short_texts import first_names
 from denserk.io.unchanged import checksum, refuse_change
 from denserk.io.vector_formats import VectorBlock, is_single_file, write_vectors
 from denserk.io.vectors import VectorFolderWriter, VectorSource, read_vector_blocks
@@ -278,7 +279,7 @@ def _find_records(
             source,
             None,
             f"no {unit} with {len(missing):,} of the ids that the training data names "
-            f"({some(missing)})",
+            f"({first_names(missing)})",
             f"all its {unit}",
         )
     return records

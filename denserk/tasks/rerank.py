@@ -23,11 +23,12 @@ from denserk.config.retrieval import RerankPaths, RerankSettings
 from denserk.errors import InputError
 from denserk.index.ranking import Hits, Ranking
 from denserk.io.corpus import PassageTexts, as_searched, read_passages, with_used_fields
-from denserk.io.files import STREAM, some
+from denserk.io.files import STREAM
 from denserk.io.ir_metadata import describe_run
 from denserk.io.manifest import forget_file
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import read_run, write_run
+from denserk.io.short_texts import first_names
 from denserk.io.topics import describe_topics, read_queries
 from denserk.io.unchanged import changed, checksum
 from denserk.io.versions import Version
@@ -143,7 +144,7 @@ def note_passages(
     if unknown_qids:
         message = (
             f"{len(unknown_qids):,} queries that {paths.topics} does not hold "
-            f"({some(unknown_qids)})"
+            f"({first_names(unknown_qids)})"
         )
         hint = "name the --topics that the run was made from"
         raise InputError(paths.run, None, message, "queries that are there", hint)
