@@ -17,7 +17,6 @@ from denserk.errors import InputError
 from denserk.io import column_names, files
 from denserk.io.column_names import Column, Header, Table
 from denserk.io.json_records import identifier
-from denserk.io.short_texts import columns_phrase, unquote_cell
 from denserk.records import Candidate, Qrel, Query, TrainingExample
 
 logger = logging.getLogger(__name__)
@@ -103,17 +102,16 @@ class _Row(NamedTuple):
 def _rows(lines: files.Lines, header: Header, delimiter: str, source: str | Path) -> Iterator[_Row]:
     """Yield the rows under the header of a click log."""
     rows: Iterable[tuple[int, list[str]]]
+    is_quoted = header.is_quoted and delimiter == TAB  # CSV is without quotes already
     if delimiter == TAB:
         rows = ((line, text.split(TAB)) for line, text in lines)
     else:
         rows = files.read_rows(lines, source, delimiter, EXPECTED)
     for line, cells in rows:
-        if len(cells) != len(header.columns):
-            expected = f"{len(header.columns)}: {', '.join(header.names)}"
-            raise InputError(source, line, columns_phrase(len(cells)), expected)
-        if header.is_quoted and delimiter == TAB:
-            cells = [unquote_cell(cell) for cell in cells]
-        values = dict(zip(header.columns, map(str.strip, cells), strict=True))
+        texts = column_names.cells_under_header(
+            header.names, cells, source, line, is_quoted=is_quoted
+        )
+        values = dict(zip(header.columns, map(str.strip, texts), strict=True))
         whole_number = COUNT.fullmatch(values[Column.COUNT])
         if whole_number is None:
             found = f"the count {values[Column.COUNT][:40]!r}"

@@ -36,7 +36,7 @@ from denserk.io.column_names import Column, Table, TrainingColumns, training_col
 from denserk.io.detection import PASSAGE_LISTS
 from denserk.io.file_head import FileHead
 from denserk.io.json_records import Fields, dump_json, list_keys
-from denserk.io.short_texts import columns_phrase, first_names, is_number, one_line, unquote_cell
+from denserk.io.short_texts import columns_phrase, first_names, is_number, one_line
 from denserk.records import Candidate, SentenceExample, TrainingExample
 
 logger = logging.getLogger(__name__)
@@ -434,12 +434,8 @@ def _named_cells(
     names: Sequence[str], cells: Sequence[str], source: str | Path, line: int, *, is_quoted: bool
 ) -> dict[str, str]:
     """Return the cells of a row by the names of their columns."""
-    if len(cells) != len(names):
-        expected = f"{len(names)}: {', '.join(names)}"
-        raise InputError(source, line, columns_phrase(len(cells)), expected)
-    if is_quoted:
-        cells = [unquote_cell(cell) for cell in cells]
-    return dict(zip(names, cells, strict=True))
+    texts = column_names.cells_under_header(names, cells, source, line, is_quoted=is_quoted)
+    return dict(zip(names, texts, strict=True))
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
@@ -756,7 +752,7 @@ def _named_rows(
     if first_row is None:
         return
     line, cells = first_row
-    is_quoted = has_tabs and all(cell.strip().startswith('"') for cell in cells)
+    is_quoted = has_tabs and column_names.are_quoted(cells)
     names: Sequence[str]
     if names_without_header is None or _is_sentence_header(cells):
         names = _header_names(cells)
