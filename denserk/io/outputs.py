@@ -29,7 +29,7 @@ INDEX = "index"
 DOCID = "docid"
 JOURNAL = "blocks.jsonl"
 TRAINING = "training.json"
-MODEL = "denserk.json"
+DENSERK_FILE = "denserk.json"
 MODEL_CONFIG = "config.json"
 EXPORT = ".denserk"  # lists the files of a folder in another tool's format
 SCRATCH = "denserk-"  # prefix of temporary folders
@@ -92,7 +92,7 @@ MARKS = {
     EXPORT: Mark({"files"}, EXPORT),
     MANIFEST: Mark({"kind", "complete", "settings"}, MANIFEST_FILES),
     TRAINING: Mark({"versions"}, TRAINING_FILES),
-    MODEL: Mark({"denserk_version"}, MODEL_FILES),
+    DENSERK_FILE: Mark({"denserk_version"}, MODEL_FILES),
 }
 
 
@@ -153,7 +153,7 @@ def _folder_patterns(folder: Path, marker: str | None) -> list[str]:
     if marker == EXPORT:
         names = _exported_files(folder)
         return [parent.as_posix() for name in names for parent in Path(name).parents]
-    if marker in (TRAINING, MODEL):
+    if marker in (TRAINING, DENSERK_FILE):
         return FOLDERS.split()
     return []
 
