@@ -19,7 +19,7 @@ from denserk.config.evaluation import EvaluationSettings
 from denserk.evaluation.significance import interval
 from denserk.io.files import write_lines
 from denserk.io.manifest import file_sha256
-from denserk.io.topics import read_qrels_map
+from denserk.io.qrels import read_qrels_map
 from denserk.tasks.evaluate import evaluate
 
 HERE = Path(__file__).parent

@@ -56,7 +56,7 @@ from denserk.config.retrieval import FusionSettings, RankingSettings, RerankPath
 from denserk.config.yaml_files import typed_options
 from denserk.errors import OutputError, UsageError
 from denserk.index.fused_runs import FusedRuns
-from denserk.io.topics import grades_by_query
+from denserk.io.qrels import grades_by_query
 from denserk.python_inputs import is_frame, wrong_argument
 
 if TYPE_CHECKING:

@@ -26,9 +26,10 @@ from denserk.io.exclusions import Exclusions, read_exclusions
 from denserk.io.files import ScratchRecords, write_lines
 from denserk.io.json_records import write_objects
 from denserk.io.outputs import scratch_folder
+from denserk.io.qrels import read_qrels_map, write_qrels
 from denserk.io.run_lookup import RunByQuery, RunInMemory
 from denserk.io.runs import RunLookup, read_run_scores
-from denserk.io.topics import read_qrels_map, read_queries, write_qrels, write_queries
+from denserk.io.topics import read_queries, write_queries
 from denserk.io.versions import reading
 from denserk.python_inputs import (
     grade,

@@ -50,7 +50,8 @@ from denserk.config.training import CLASSES
 from denserk.errors import UsageError
 from denserk.io.corpus import read_passages
 from denserk.io.json_records import dump_json, read_objects
-from denserk.io.topics import read_qrels, read_queries
+from denserk.io.qrels import read_qrels
+from denserk.io.topics import read_queries
 from denserk.io.training import read_training, training_records
 from denserk.python_inputs import read_passages_of, read_queries_of
 from denserk.records import TrainingExample

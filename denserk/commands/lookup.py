@@ -13,9 +13,10 @@ from denserk.index.opening import OpenedIndex
 from denserk.index.ranking import Hits
 from denserk.index.terms import STOP_WORDS, Span
 from denserk.io.corpus import PassageTexts, fitting_settings, read_passages
-from denserk.io.files import STREAM, one_line, read_text_lines
+from denserk.io.files import STREAM, read_text_lines
 from denserk.io.manifest import CorpusSource, Manifest, corpora_of
 from denserk.io.outputs import scratch_folder
+from denserk.io.short_texts import one_line
 from denserk.records import Passage, Query
 from denserk.reporting import printable
 from denserk.tasks.search import SearchSession

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from denserk.config.formats import QuerySource
 from denserk.data.sentences import sentence_spans
 from denserk.data.splitting import Span, word_spans
-from denserk.io.files import with_single_spaces
+from denserk.io.short_texts import with_single_spaces
 from denserk.records import GeneratedQuery, Passage
 
 # Contriever, "Unsupervised Dense Information Retrieval with Contrastive Learning" (2022): lengths

@@ -31,7 +31,8 @@ from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError, MismatchError
 from denserk.io.files import whole_binary
 from denserk.io.json_records import write_objects
-from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
+from denserk.io.manifest import Kind, Manifest, read_manifest
+from denserk.io.outputs import MANIFEST
 from denserk.io.pretraining_text import TOKENS, Document, Expansion, read_documents, read_expansions
 from denserk.io.versions import Version
 from denserk.reporting import track
@@ -223,7 +224,7 @@ class _Preparation:
         """Return the documents of a source; token ids must be of this tokenizer."""
         version = Version.of(source)
         documents = documents_of(self.run, source)
-        if not (Path(source) / NAME).is_file():
+        if not (Path(source) / MANIFEST).is_file():
             return documents
         documents = version.guard(documents)  # tokens of the manifest's version
         settings = read_manifest(source, Kind.TOKENS).settings
@@ -274,10 +275,10 @@ class _Preparation:
     def _expansion_of(self, docid: str, document: Document) -> dict[str, Any]:
         """Return the columns of a passage's expansion: its own, or that of --expansions."""
         queries = document.queries
-        continuations = document.next
+        continuations = document.continuations
         expansion = self.expansions.take(docid)
         if expansion is not None:
-            texts = [*expansion.queries, *expansion.next]
+            texts = [*expansion.queries, *expansion.continuations]
             ids = self.text_tokenizer.subword_tokens(texts)
             queries = ids[: len(expansion.queries)]
             continuations = ids[len(expansion.queries) :]
@@ -295,57 +296,61 @@ class _Preparation:
         if document.tokens is not None:
             self._check_tokens(document, document.tokens)
             return [text for text in document.tokens if text]
-        parts = document.parts
         if self.layout is Layout.BLOCKS:
-            return self._packed(parts, self.room, self.units.short_blocks)
-        if document.cut:
-            return self._ids(parts)
+            return self._packed(document.texts, self.room, self.units.short_blocks)
+        if document.has_spans:
+            return self._ids(document.texts)
         if self.layout is Layout.SPANS:
-            return self._divide(parts, self.room)
+            return self._divide(document.texts, self.room)
         if self.units.spans is None:
-            passage = self._joined(self._ids(parts))
+            passage = self._joined(self._ids(document.texts))
             return [passage] if passage else []
-        title = self._joined(self._ids(parts[:-1]))[: self.room // TITLE_SHARE]
+        # the last field is the text; slices, as a document may be empty
+        titles = document.texts[:-1]
+        body = document.texts[-1:]
+        title = self._joined(self._ids(titles))[: self.room // TITLE_SHARE]
         if not title:
-            return self._divide(parts[-1:], self.room)
+            return self._divide(body, self.room)
         room = self.room - len(title) - 1  # for the separator
-        return [self._joined([title, text]) for text in self._divide(parts[-1:], room)]
+        return [self._joined([title, span]) for span in self._divide(body, room)]
 
     def _check_tokens(self, document: Document, tokens: list[TokenIds]) -> None:
         """Raise an InputError for ids beyond the vocabulary, and text that is cut otherwise."""
-        texts = [*tokens, *(document.queries or []), *(document.next or [])]
+        texts = [*tokens, *(document.queries or []), *(document.continuations or [])]
         largest = max(chain.from_iterable(texts), default=0)
         if largest >= self.vocabulary.size:
             raise InputError(
-                *document.place,
+                document.path,
+                document.line,
                 f"token id {largest}",
                 f"ids below {self.vocabulary.size:,}, the tokenizer's vocabulary",
                 "give the model whose tokenizer made these ids",
             )
         wants_spans = self.layout is Layout.SPANS
-        if self.layout is not Layout.BLOCKS and document.cut != wants_spans:
+        if self.layout is not Layout.BLOCKS and document.has_spans != wants_spans:
             raise InputError(
-                *document.place,
-                "spans" if document.cut else "one text",
+                document.path,
+                document.line,
+                "spans" if document.has_spans else "one text",
                 '{"text": [ids]} for master, {"spans": [[ids], ...]} for cocondenser',
             )
 
-    def _divide(self, parts: Sequence[str], room: int) -> list[TokenIds]:
-        """Divide a text into spans, at sentences or after a fixed number of tokens."""
+    def _divide(self, texts: Sequence[str], room: int) -> list[TokenIds]:
+        """Divide texts into spans, at sentences or after a fixed number of tokens."""
         if self.units.spans is not Spans.FIXED:
-            return self._packed(parts, room)
-        ids = list(chain.from_iterable(self._ids(parts)))
+            return self._packed(texts, room)
+        ids = list(chain.from_iterable(self._ids(texts)))
         return [ids[start : start + room] for start in range(0, len(ids), room)]
 
-    def _packed(self, parts: Sequence[str], room: int, short: float = 0.0) -> list[TokenIds]:
+    def _packed(self, texts: Sequence[str], room: int, short: float = 0.0) -> list[TokenIds]:
         """Pack sentences into blocks as Condenser does; one beyond the limit begins the next.
 
         The limit is `room`, or for the share `short` of blocks a random number up to it.
         """
         random = generator(self.run.masking.seed, Purpose.BLOCK, self.counts["documents"])
         sentences: list[str] = []
-        for part in parts:
-            sentences += split_sentences(part)
+        for text in texts:
+            sentences += split_sentences(text)
         # a space before each but the first, which byte-level tokens need
         spaced = sentences[:1] + [f" {sentence}" for sentence in sentences[1:]]
         blocks: list[TokenIds] = []

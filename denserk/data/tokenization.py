@@ -11,7 +11,8 @@ import orjson
 
 from denserk.config.encoding import TextSettings
 from denserk.errors import ModelError
-from denserk.io.model_files import CONFIG, library_errors, read_optional_json
+from denserk.io.model_files import library_errors, read_optional_json
+from denserk.io.outputs import MODEL_CONFIG
 from denserk.records import Passage, Query
 
 # values of `TextSettings.join` that are no literal separators
@@ -71,7 +72,7 @@ def load_tokenizer(folder: Path) -> Any:
         raise ModelError(f"{folder} has no tokenizer", hint)
     from transformers import AutoTokenizer  # slow to import
 
-    config = read_optional_json(folder / CONFIG)
+    config = read_optional_json(folder / MODEL_CONFIG)
     for name in SMALL_JSON:
         read_optional_json(folder / name)  # a file that is no JSON is named by its error
     vocabulary_file = vocabulary_files[0]

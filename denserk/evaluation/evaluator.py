@@ -28,8 +28,9 @@ from denserk.evaluation.measures import (
 )
 from denserk.evaluation.providers import Judgments, measure_groups
 from denserk.evaluation.results import EvaluationResult, Grades, Run, RunResult, Values
-from denserk.io.files import STREAM, some
-from denserk.io.topics import grades_by_query, read_qrels, read_qrels_map
+from denserk.io.files import STREAM
+from denserk.io.qrels import grades_by_query, read_qrels, read_qrels_map
+from denserk.io.short_texts import first_names
 from denserk.records import Qrel, document_of
 
 logger = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterato
         yield Remark(
             logging.WARNING,
             f"{run.name}: {len(run.missing):,} of {len(result.queries):,} judged queries are not "
-            f"in the run: {some(run.missing)}; {effect}",
+            f"in the run: {first_names(run.missing)}; {effect}",
         )
     if run.passage is not None:
         document = document_of(run.passage, "#")
@@ -102,14 +103,14 @@ def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterato
         yield Remark(
             logging.INFO,
             f"{run.name}: queries without judgments, which do not count: {len(run.unjudged):,} "
-            f"({some(run.unjudged)})",
+            f"({first_names(run.unjudged)})",
         )
     if run.ties:
         yield Remark(
             logging.WARNING,
             f"{run.name}: hits that tie with another of their query: {sum(run.ties.values()):,} "
-            f"({some(run.ties)}); RR and Judged with a cutoff order them by passage id ascending, "
-            "trec_eval's measures descending",
+            f"({first_names(run.ties)}); RR and Judged with a cutoff order them by passage id "
+            "ascending, trec_eval's measures descending",
         )
     for measure in result.measures:
         yield from _measure_remarks(run, measure, len(result.queries))
@@ -126,7 +127,7 @@ def _measure_remarks(run: RunResult, measure: Measure, query_count: int) -> Iter
         )
     if not isfinite(run.summary[str(measure)]):
         undefined = [qid for qid, value in values.items() if not isfinite(value)]
-        queries = f"the queries {some(undefined)}" if undefined else "every query"
+        queries = f"the queries {first_names(undefined)}" if undefined else "every query"
         yield Remark(logging.WARNING, f"{run.name}: {measure} is undefined for {queries}")
 
 
@@ -190,13 +191,13 @@ class Evaluator:
 
     def _no_common_query(self, name: str, run: Run) -> MismatchError:
         """Return the error of a run that has no hit for any judged query."""
-        judged = some(self.queries)
+        judged = first_names(self.queries)
         if not run:
             return MismatchError(
                 f"{name} holds no hit at all; the judgments are for queries {judged}"
             )
         return MismatchError(
-            f"{name} answers queries {some(run)}; the judgments are for queries {judged}: "
+            f"{name} answers queries {first_names(run)}; the judgments are for queries {judged}: "
             "none in common"
         )
 

@@ -16,8 +16,8 @@ from denserk.config.values import near_names
 from denserk.errors import UsageError
 from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import Measure, needs_subtopics, parse_measures
+from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import RawHit, read_raw_hits
-from denserk.io.topics import read_qrels_map
 
 # orders of equal scores
 DESCENDING = "ids descending"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from denserk.config.values import near_names
 from denserk.errors import UsageError
 from denserk.evaluation.results import EvaluationResult
-from denserk.io.files import some
+from denserk.io.short_texts import first_names
 from denserk.records import Passage
 
 BEGINNING = 420  # characters of a passage that are in view at once
@@ -144,14 +144,14 @@ def check_query_ids(qids: Sequence[str], result: EvaluationResult) -> None:
     if not unjudged_qids:
         return
     queries = "query" if len(unjudged_qids) == 1 else "queries"
-    message = f"--set report-ids: the judgments have no {queries} {some(unjudged_qids)}"
+    message = f"--set report-ids: the judgments have no {queries} {first_names(unjudged_qids)}"
     runs = [run.name for run in result.runs if set(unjudged_qids).intersection(run.unjudged)]
     if runs:
         message += f", although there are hits in {', '.join(runs)}"
     similar_qids: dict[str, None] = {}  # a set in order
     for qid in unjudged_qids:
         similar_qids |= dict.fromkeys(near_names(qid, result.queries))
-    hint = f"the first of {len(judged_qids):,} judged queries are {some(result.queries)}"
+    hint = f"the first of {len(judged_qids):,} judged queries are {first_names(result.queries)}"
     if similar_qids:
         hint = f"did you mean {' or '.join(similar_qids)}?"
     raise UsageError(message, hint)

@@ -50,7 +50,7 @@ from denserk.evaluation.tables import Result, tables
 from denserk.extras import require
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.data_sets import find_parts, local_copy
-from denserk.io.files import STREAM, some, whole_text, write_errors
+from denserk.io.files import STREAM, whole_text, write_errors
 from denserk.io.manifest import (
     Kind,
     Manifest,
@@ -60,7 +60,9 @@ from denserk.io.manifest import (
     read_any_manifest,
     read_manifest,
 )
-from denserk.io.topics import read_qrels_map, read_queries
+from denserk.io.qrels import read_qrels_map
+from denserk.io.short_texts import first_names
+from denserk.io.topics import read_queries
 from denserk.plots import style
 from denserk.version import __version__
 
@@ -306,7 +308,8 @@ def _notes(result: EvaluationResult, rows: Sequence[QueryRow], *, complete: bool
     unanswerable = [row.qid for row in rows if row.relevant == 0]
     if unanswerable:
         notes.append(
-            f"No relevant passage is known for {len(unanswerable):,} queries: {some(unanswerable)}."
+            f"No relevant passage is known for {len(unanswerable):,} queries: "
+            f"{first_names(unanswerable)}."
         )
     computed = []
     for provider, measures in result.providers.items():

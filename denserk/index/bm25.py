@@ -29,7 +29,7 @@ from denserk.index.engines import Rows, Scores, in_order, padding
 from denserk.index.terms import Analyzer, analyzer_of
 from denserk.io.files import whole_text, write_errors
 from denserk.io.manifest import Manifest, bm25_language
-from denserk.io.vector_formats import DOCID
+from denserk.io.outputs import DOCID
 from denserk.records import Query
 
 logger = logging.getLogger(__name__)

@@ -16,11 +16,12 @@ from denserk.config.retrieval import IndexSettings
 from denserk.errors import MismatchError, UsageError
 from denserk.index.faiss_files import merge_files, read_index
 from denserk.index.faiss_library import load_faiss, mergeable_ivf, replace_lists
-from denserk.index.folder import DOCID, INDEX, part_names, passage_of
+from denserk.index.folder import DOCID, INDEX
 from denserk.index.inputs import require_same
 from denserk.io.corpus import IdLedger
 from denserk.io.files import read_text_lines, whole_text
 from denserk.io.manifest import Kind, Manifest, read_manifest, vectors_per_passage
+from denserk.io.vector_formats import part_names, passage_of
 from denserk.io.vectors import check_index
 from denserk.io.versions import read_whole
 from denserk.reporting import track

@@ -10,9 +10,9 @@ from denserk.errors import InputError, MismatchError
 from denserk.index.fused_columns import fuse_columns
 from denserk.index.fusion import Weights, score_contributions, weighted_scores
 from denserk.index.ranking import Hits, Ranking
-from denserk.io.files import some
 from denserk.io.run_columns import RankedWords
 from denserk.io.run_lookup import RunByQuery
+from denserk.io.short_texts import first_names
 from denserk.records import best_first
 from denserk.reporting import track
 
@@ -108,8 +108,8 @@ def check_common_queries(runs: Sequence[RunByQuery]) -> None:
         queries_of_others = _all_queries([other for other in runs if other is not run])
         if set(queries_of_others).isdisjoint(run.queries):
             raise MismatchError(
-                f"{run.path} answers queries {some(run.queries)}; the other runs answer queries "
-                f"{some(queries_of_others)}: none in common",
+                f"{run.path} answers queries {first_names(run.queries)}; the other runs answer "
+                f"queries {first_names(queries_of_others)}: none in common",
                 "fuse runs of the same queries",
             )
 
@@ -130,7 +130,7 @@ def _warn_of_missing_queries(runs: Sequence[RunByQuery], queries: Sequence[str])
         if missing:
             logger.warning(
                 f"{run.path} lacks {len(missing):,} of {len(queries):,} queries, "
-                f"which the other runs answer alone ({some(missing)})"
+                f"which the other runs answer alone ({first_names(missing)})"
             )
 
 

@@ -18,8 +18,8 @@ from denserk.evaluation.results import Grades
 from denserk.index.fused_runs import FusedRuns
 from denserk.index.fusion import Weights
 from denserk.index.ranking import Ranking
-from denserk.io.files import some
 from denserk.io.run_columns import RankedList
+from denserk.io.short_texts import first_names
 from denserk.records import best_first
 from denserk.reporting import track
 
@@ -47,7 +47,7 @@ def best_weights(fused: FusedRuns, measure: Measure, judgments: Grades) -> Weigh
     if not judged_queries:
         raise MismatchError(
             f"--tune {fused.fusion.tune}: no query of the runs is judged: the runs answer "
-            f"{some(fused.queries)}, the qrels judge {some(judgments)}"
+            f"{first_names(fused.queries)}, the qrels judge {first_names(judgments)}"
         )
     means = means_by_weights(fused, measure, judgments, judged_queries)
     ranked_weights = sorted(means, key=lambda weights: (-means[weights], math.hypot(*weights)))

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 from denserk.config.retrieval import Metric
 from denserk.errors import MismatchError, UsageError
-from denserk.index.folder import part_names
 from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM
 from denserk.io.manifest import Manifest
-from denserk.io.vector_formats import VectorBlock, Vectors, check_dimension, write_flat
+from denserk.io.vector_formats import VectorBlock, Vectors, check_dimension, part_names, write_flat
 from denserk.io.vectors import VectorSource, read_vector_blocks
 from denserk.reporting import Progress, track
 

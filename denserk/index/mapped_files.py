@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from denserk.errors import MismatchError, UsageError
 from denserk.index.engines import Rows
-from denserk.index.folder import passage_of
+from denserk.io.vector_formats import passage_of
 from denserk.io.versions import Version
 
 # files that stay open: enough for vectors that are scanned in order, and for the ids of as many

@@ -29,7 +29,6 @@ from denserk.index.milvus import MilvusIndex
 from denserk.index.searcher import TAIL, PassageNames, Searcher
 from denserk.index.terms import Span, bigram_spans, has_bigrams, word_spans
 from denserk.io import vectors
-from denserk.io.files import some
 from denserk.io.manifest import (
     Description,
     Manifest,
@@ -39,6 +38,7 @@ from denserk.io.manifest import (
     model_of,
     vectors_per_passage,
 )
+from denserk.io.short_texts import first_names
 from denserk.io.vector_formats import is_flat, map_flat
 from denserk.io.versions import Version, read_whole
 from denserk.models.processor import is_surely_cpu
@@ -111,7 +111,7 @@ class OpenedIndex:
         """
         if not queries:
             return
-        message = f"{len(queries):,} queries have no hits{missing} ({some(list(queries))})"
+        message = f"{len(queries):,} queries have no hits{missing} ({first_names(list(queries))})"
         hint = self.hint_without_hits(queries.values(), in_python=in_python)
         if hint:
             message = f"{message}: {hint}"

@@ -26,6 +26,7 @@ from denserk.io.files import STREAM, flush_written, read_file, whole_binary, wri
 from denserk.io.json_records import dump_json
 from denserk.io.manifest import Manifest, differences, file_sha256, write_manifest
 from denserk.io.outputs import (
+    JOURNAL,
     discard_replaced,
     refuse_occupied,
     remove_own_files,
@@ -36,7 +37,6 @@ from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
-JOURNAL = "blocks.jsonl"
 # of ranks 1, 2, ... until their lines are copied into the first journal
 RANK_JOURNALS = "blocks-*.jsonl"
 

@@ -76,7 +76,7 @@ def query_id(text: str) -> str:
 def read_clicks(source: str | Path, handle: BinaryIO | None = None) -> Iterator[QueryClicks]:
     """Yield the queries of a click log in the order of their first rows."""
     lines = files.read_text_lines(source, handle)
-    first_line, lines = files.peek((line, text) for line, text in lines if text.strip())
+    first_line, lines = files.first_and_all((line, text) for line, text in lines if text.strip())
     line, text = first_line or (1, "")
     header = clicks_header(text)
     if header is None:
@@ -102,17 +102,16 @@ class _Row(NamedTuple):
 def _rows(lines: files.Lines, header: Header, delimiter: str, source: str | Path) -> Iterator[_Row]:
     """Yield the rows under the header of a click log."""
     rows: Iterable[tuple[int, list[str]]]
+    is_quoted = header.is_quoted and delimiter == TAB  # CSV is without quotes already
     if delimiter == TAB:
         rows = ((line, text.split(TAB)) for line, text in lines)
     else:
         rows = files.read_rows(lines, source, delimiter, EXPECTED)
     for line, cells in rows:
-        if len(cells) != len(header.columns):
-            expected = f"{len(header.columns)}: {', '.join(header.names)}"
-            raise InputError(source, line, files.columns(len(cells)), expected)
-        if header.is_quoted and delimiter == TAB:
-            cells = [files.unquote(cell) for cell in cells]
-        values = dict(zip(header.columns, map(str.strip, cells), strict=True))
+        texts = column_names.cells_under_header(
+            header.names, cells, source, line, is_quoted=is_quoted
+        )
+        values = dict(zip(header.columns, map(str.strip, texts), strict=True))
         whole_number = COUNT.fullmatch(values[Column.COUNT])
         if whole_number is None:
             found = f"the count {values[Column.COUNT][:40]!r}"

@@ -15,7 +15,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from denserk.errors import InputError
 from denserk.io import files
+from denserk.io.short_texts import columns_phrase, unquote_cell
 
 logger = logging.getLogger(__name__)
 
@@ -301,6 +303,18 @@ def read_header(
     else:
         log_header(header, path, line)
     return header
+
+
+def cells_under_header(
+    names: Sequence[str], cells: Sequence[str], path: str | Path, line: int, *, is_quoted: bool
+) -> Sequence[str]:
+    """Return the cells of a row, one for each name of the header, without quotes around them."""
+    if len(cells) != len(names):
+        expected = f"{len(names)}: {', '.join(names)}"
+        raise InputError(path, line, columns_phrase(len(cells)), expected)
+    if not is_quoted:
+        return cells
+    return [unquote_cell(cell) for cell in cells]
 
 
 def report_record(cells: Sequence[str], table: Table, path: str | Path, line: int) -> None:

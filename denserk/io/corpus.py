@@ -37,9 +37,10 @@ from denserk.io.column_names import Column, Header, Table
 from denserk.io.detection import CORPUS_KEYS
 from denserk.io.file_head import FileHead
 from denserk.io.json_records import Numbered, RecordKeys, UsedKeys
-from denserk.io.manifest import NAME as MANIFEST
 from denserk.io.manifest import corpora_of_run
+from denserk.io.outputs import MANIFEST
 from denserk.io.record_fields import FIRST_RECORDS, OTHER_FIELDS, SHORTEST_TEXT, MadeIds
+from denserk.io.short_texts import columns_phrase, first_names, one_line, unquote_cell
 from denserk.io.tables import HUB, is_table
 from denserk.records import NO_FIELDS, Passage, Query
 from denserk.reporting import track
@@ -459,7 +460,7 @@ class _CorpusFile(NamedTuple):
             rows = self._rows_of_object()
         else:
             rows = json_records.read_json(self.handle, self.head.line.encode(), self.path)
-        first_row, rows = files.peek(rows)
+        first_row, rows = files.first_and_all(rows)
         if first_row is None:
             return _Rows(None, iter(()))
         if self._names_text:
@@ -511,7 +512,7 @@ class _CorpusFile(NamedTuple):
         unread_files.reject_binary(self.head.data, self.path, Table.CORPUS)
         numbered = files.read_text_lines(self.path, self.handle)
         # a blank line further on may stand inside a quoted column
-        first_line, lines = files.peek(dropwhile(_is_blank, numbered))
+        first_line, lines = files.first_and_all(dropwhile(_is_blank, numbered))
         if first_line is None:
             return _Rows(None, iter(()))
         line, text = first_line
@@ -594,7 +595,7 @@ class _CorpusFile(NamedTuple):
         if error is not None:
             raise error
         width = len(self.head.cells)
-        found = f"{files.columns(width)} between tabs: {self.head.line[:60]!r}"
+        found = f"{columns_phrase(width)} between tabs: {self.head.line[:60]!r}"
         hint = unread_files.numbering_hint(self.path, Table.CORPUS) if width == 1 else None
         if any(column_names.column_of(name, Table.CORPUS) for name in self.head.csv_cells):
             hint = "if it is CSV and its first row names the columns, add --corpus-format csv"
@@ -641,9 +642,9 @@ def _table_rows(
     for line, cells in rows:
         if len(cells) != len(names):
             expected = f"{len(names)}: {', '.join(names)}"
-            raise InputError(path, line, f"{files.columns(len(cells))} between tabs", expected)
+            raise InputError(path, line, f"{columns_phrase(len(cells))} between tabs", expected)
         if is_quoted and corpus_format is not CorpusFormat.DPR:
-            cells = [files.unquote(cell) for cell in cells]
+            cells = [unquote_cell(cell) for cell in cells]
         yield line, dict(zip(names, cells, strict=True))
 
 
@@ -787,7 +788,7 @@ class PassageTexts:
         if missing:
             found = (
                 f"no passages with {len(missing):,} of the ids that {named_by} name "
-                f"({files.some(missing)})"
+                f"({first_names(missing)})"
             )
             raise InputError(source, None, found, "the corpus that was searched", hint)
 
@@ -822,7 +823,7 @@ def _rows_of_passages(
         losses.update(extra.keys())
         if corpus_format is CorpusFormat.MARCO and title:
             text = f"{title} {text}"
-        cells = {"id": docid, "text": files.one_line(text), "title": files.one_line(title)}
+        cells = {"id": docid, "text": one_line(text), "title": one_line(title)}
         yield [cells[name] for name in COLUMNS[corpus_format]]
 
 

@@ -30,7 +30,6 @@ from denserk.config.formats import (
 )
 from denserk.errors import InputError, UsageError
 from denserk.io import files
-from denserk.io import manifest as manifests
 from denserk.io.clicks import clicks_header
 from denserk.io.column_names import (
     Column,
@@ -45,10 +44,12 @@ from denserk.io.data_sets import BEIR, IRDS, knows_irds
 from denserk.io.file_head import FileHead
 from denserk.io.json_records import RecordKeys
 from denserk.io.model_files import MODEL_FILES
+from denserk.io.outputs import DOCID, INDEX, MANIFEST
+from denserk.io.short_texts import is_number, unquote_cell
 from denserk.io.tables import HUB
 from denserk.io.text_files import MARKDOWN, TEXT_ENDINGS, is_named
 from denserk.io.unread_files import reject_binary, unread_file_error
-from denserk.io.vector_formats import DOCID, INDEX, QUERIES_FILE
+from denserk.io.vector_formats import QUERIES_FILE
 
 Format = TypeVar("Format", bound=StrEnum)
 
@@ -129,7 +130,7 @@ RANKED_LINES = 2000  # that decide whether a third column has ranks
 
 def is_answer_list(column: str) -> bool:
     """Return whether a column looks like a list written as a Python literal, quoted or not."""
-    bare = files.unquote(column.strip())
+    bare = unquote_cell(column.strip())
     return bare.startswith("[") and bare.endswith("]")
 
 
@@ -577,17 +578,17 @@ def has_text_after_tab(head: FileHead) -> bool:
 def has_hit_columns(head: FileHead) -> bool:
     """Six columns with a score, or more of them: text may follow the tag."""
     terms = head.terms
-    if len(terms) < 6 or not files.is_number(terms[4]):
+    if len(terms) < 6 or not is_number(terms[4]):
         return False
     if terms[1] == "Q0":
         return True
     is_tag_alone = len(terms) == 6 or terms[1] == "0"
-    return is_tag_alone and files.is_number(terms[3])
+    return is_tag_alone and is_number(terms[3])
 
 
 def has_judgment_columns(head: FileHead) -> bool:
     """Four columns, a number last."""
-    return len(head.terms) == 4 and files.is_number(head.terms[3])
+    return len(head.terms) == 4 and is_number(head.terms[3])
 
 
 def may_have_hit_columns(head: FileHead) -> bool:
@@ -637,7 +638,7 @@ def has_three_texts(head: FileHead) -> bool:
 
 def has_number_last(head: FileHead) -> bool:
     """Three columns without blanks in them, a number last."""
-    if len(head.terms) != 3 or not files.is_number(head.terms[2]):
+    if len(head.terms) != 3 or not is_number(head.terms[2]):
         return False
     _, text = head.record_line
     if "\t" not in text:
@@ -1088,7 +1089,7 @@ def is_model_folder(names: AbstractSet[str]) -> bool:
 
 def is_denserk_folder(names: AbstractSet[str]) -> bool:
     """A manifest: vectors or an index that denserk wrote."""
-    return manifests.NAME in names
+    return MANIFEST in names
 
 
 def is_flat_index(names: AbstractSet[str]) -> bool:

@@ -11,6 +11,7 @@ from denserk.io.column_names import Column, Table, column_of
 from denserk.io.detection import has_texts_by_id, is_object_by_query
 from denserk.io.file_head import FileHead
 from denserk.io.json_records import Fields
+from denserk.io.short_texts import columns_phrase
 from denserk.io.topics import read_queries
 from denserk.records import EXCLUDED_IDS, Query
 
@@ -55,7 +56,7 @@ def _excluded_in_columns(lines: files.Lines, source: str) -> dict[str, set[str]]
         if is_header:
             continue
         if len(cells) != 2:
-            raise InputError(source, line, files.columns(len(cells)), EXPECTED)
+            raise InputError(source, line, columns_phrase(len(cells)), EXPECTED)
         qid, docid = cells
         excluded.setdefault(qid, set()).add(docid)
     return excluded

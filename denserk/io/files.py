@@ -17,13 +17,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, TextIO, TypeVar, cast
 
 from denserk.errors import InputError, OutputError, UsageError
 from denserk.io.durability import flush_files, flush_names, make_folder
+from denserk.io.short_texts import columns_phrase
 from denserk.io.tables import is_table, table_lines
 
 logger = logging.getLogger(__name__)
@@ -376,16 +377,8 @@ def is_json(start: bytes) -> bool:
     return start.lstrip().startswith((b"{", b"["))
 
 
-def is_number(text: str) -> bool:
-    """Return whether a column is a number; "nan" is one."""
-    with suppress(ValueError):
-        float(text)
-        return True
-    return False
-
-
-def peek(items: Iterator[T]) -> tuple[T | None, Iterator[T]]:
-    """Return the first item of an iterator, and an iterator over all items."""
+def first_and_all(items: Iterator[T]) -> tuple[T | None, Iterator[T]]:
+    """Return the first item of an iterator, or None, and an iterator over all items."""
     for first_item in items:
         return first_item, chain([first_item], items)
     return None, items
@@ -394,53 +387,6 @@ def peek(items: Iterator[T]) -> tuple[T | None, Iterator[T]]:
 def display_name(path: str | Path) -> str:
     """Return a file's name, without its folder, for log messages."""
     return "standard input" if str(path) == STREAM else Path(path).name
-
-
-def some(names: Iterable[str]) -> str:
-    """Return the first three names, quoted, for a message.
-
-    >>> print(some(["a", "b"]), "and", some(["a", "b", "c", "d"]))
-    'a', 'b' and 'a', 'b', 'c', ...
-    """
-    beginning = list(islice(names, 4))
-    quoted = ", ".join(map(repr, beginning[:3]))
-    return f"{quoted}, ..." if len(beginning) > 3 else quoted
-
-
-def columns(count: int) -> str:
-    """Return a number of columns for a message: "1 column", "4 columns"."""
-    return "1 column" if count == 1 else f"{count} columns"
-
-
-def one_line(text: str) -> str:
-    """Replace tabs and line ends by spaces."""
-    return re.sub(r"\r\n|[\t\n\r]", " ", text)
-
-
-def with_single_spaces(text: str) -> str:
-    """Return a text with one space for each stretch of white space, and none around it."""
-    return " ".join(text.split())
-
-
-def quote(field: str) -> str:
-    """Quote a column that would otherwise be read as a quoted one."""
-    if not field.startswith('"'):
-        return field
-    doubled = field.replace('"', '""')
-    return f'"{doubled}"'
-
-
-def unquote(field: str) -> str:
-    """Undo the quoting of a column that a CSV writer may have quoted.
-
-    >>> unquote('"the ""old"" river"'), unquote('"the" river')
-    ('the "old" river', '"the" river')
-    """
-    if len(field) < 2 or field[0] != '"' or field[-1] != '"':
-        return field
-    inner = field[1:-1]
-    is_quoted = '"' not in inner.replace('""', "")
-    return inner.replace('""', '"') if is_quoted else field
 
 
 def read_rows(
@@ -496,7 +442,7 @@ def read_table(
     for line, cells in rows:
         if len(cells) != len(names):
             header = ascii(", ".join(names)[:200])[1:-1]  # without quotes
-            found = f"{columns(len(cells))} between {signs[delimiter]}"
+            found = f"{columns_phrase(len(cells))} between {signs[delimiter]}"
             expected = f"{len(names)}, as in the first row: {header}"
             raise InputError(path, line, found, expected)
         yield line, dict(zip(names, cells, strict=True))

@@ -237,7 +237,7 @@ def read_records(
     The first record decides which of the format's keys the file uses; others must have them.
     Without a `format`, `formats` are tried in their order.
     """
-    first_object, objects = files.peek(iter(objects))
+    first_object, objects = files.first_and_all(iter(objects))
     if first_object is None:
         return None, iter(())
     line, record = first_object

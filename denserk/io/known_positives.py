@@ -7,7 +7,7 @@ copies. Texts are equal if only their white space differs; case and punctuation 
 import logging
 from collections.abc import Iterable, Iterator
 
-from denserk.io.files import with_single_spaces
+from denserk.io.short_texts import with_single_spaces
 from denserk.records import Candidate, TrainingExample
 
 logger = logging.getLogger(__name__)

@@ -29,14 +29,14 @@ from denserk.io.files import (
     read_errors,
     read_file,
     readable_path,
-    some,
     whole_binary,
     write_errors,
 )
 from denserk.io.locks import refuse_being_written
+from denserk.io.outputs import MANIFEST
+from denserk.io.short_texts import first_names
 from denserk.version import __version__
 
-NAME = "manifest.json"
 TRAINING_RECORD = "training.json"  # in the folder of a model that denserk trained
 DTYPES = ("float16", "float32")  # of stored vectors
 IR_METADATA_SUFFIX = ".ir_metadata.yaml"
@@ -224,7 +224,7 @@ def require_fields(path: str | Path, manifest: Manifest, part: str, *names: str)
 def beside(path: str | Path) -> Path:
     """Return the path of the manifest of a folder, or of a file such as a run."""
     path = Path(path)
-    return path / NAME if path.is_dir() else path.with_name(f"{path.name}.{NAME}")
+    return path / MANIFEST if path.is_dir() else path.with_name(f"{path.name}.{MANIFEST}")
 
 
 def as_written(manifest: Manifest, folder: str | Path | None) -> dict[str, Any]:
@@ -326,7 +326,7 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
         refuse_being_written(path)
         if not os.path.lexists(path):
             raise UsageError(f"{path}: no such file or folder")
-        message = f"{path} has no {NAME}: it is not {kind.noun} that denserk wrote"
+        message = f"{path} has no {MANIFEST}: it is not {kind.noun} that denserk wrote"
         raise UsageError(message, kind.remedy)
     manifest = read_any_manifest(manifest_file)
     if manifest.kind is not kind:
@@ -593,7 +593,7 @@ def refuse_mixed_precision(sources: Sequence[tuple[str, Manifest | None]]) -> No
     options = kept_precision.replace(", head ", " --set head-dtype=")
     raise MismatchError(
         _mixed_precision_message(names_by_precision),
-        f"encode the passages of {some(others)} again: denserk encode --dtype {options} "
+        f"encode the passages of {first_names(others)} again: denserk encode --dtype {options} "
         "--overwrite",
     )
 
@@ -617,7 +617,9 @@ def _names_by_precision(sources: Sequence[tuple[str, Manifest | None]]) -> dict[
 
 
 def _mixed_precision_message(names_by_precision: Mapping[str, Sequence[str]]) -> str:
-    groups = [f"{precision} ({some(names)})" for precision, names in names_by_precision.items()]
+    groups = [
+        f"{precision} ({first_names(names)})" for precision, names in names_by_precision.items()
+    ]
     return f"the vectors were computed in different precisions: {' and '.join(groups)}"
 
 

@@ -25,16 +25,15 @@ from denserk.errors import (
 )
 from denserk.io.files import read_file
 from denserk.io.manifest import Rule, check, file_sha256
+from denserk.io.outputs import DENSERK_FILE, MODEL_CONFIG
 from denserk.io.packaged_models import find_packaged
 
 logger = logging.getLogger(__name__)
 
-CONFIG = "config.json"
-DENSERK_FILE = "denserk.json"
 MODULES_FILE = "modules.json"  # of sentence-transformers
 TERM_WEIGHT_FILE = "TermWeightTrans.pt"  # of the Aggretriever authors
 # a folder of a model has at least one of these
-MODEL_FILES = (CONFIG, DENSERK_FILE, MODULES_FILE, TERM_WEIGHT_FILE)
+MODEL_FILES = (MODEL_CONFIG, DENSERK_FILE, MODULES_FILE, TERM_WEIGHT_FILE)
 # what is downloaded besides the weights: no optimizer states, and pre-training heads on request
 HUB_FILES = ("*.json", "*.txt", "*.model", "README.md", "pooler.pt", TERM_WEIGHT_FILE)
 HUB_WEIGHTS = ("model*.safetensors*", "pytorch_model*.bin*")
@@ -141,7 +140,7 @@ def require_model(folder: Path) -> None:
     """Raise a ModelError for a folder that has none of the files by which a model is known."""
     if not any((folder / name).is_file() for name in MODEL_FILES):
         raise ModelError(
-            f"{folder} is no model folder: it has no {CONFIG}",
+            f"{folder} is no model folder: it has no {MODEL_CONFIG}",
             "it loads folders of transformers, sentence-transformers, Aggretriever and its own",
         )
 

@@ -24,8 +24,12 @@ from denserk.io.durability import flush_names, flush_tree, make_folder
 from denserk.io.locks import locked, real_path
 
 MANIFEST = "manifest.json"
+# beside a manifest: an index, the ids of its vectors, and what blocks are written
+INDEX = "index"
+DOCID = "docid"
+JOURNAL = "blocks.jsonl"
 TRAINING = "training.json"
-MODEL = "denserk.json"
+DENSERK_FILE = "denserk.json"
 MODEL_CONFIG = "config.json"
 EXPORT = ".denserk"  # lists the files of a folder in another tool's format
 SCRATCH = "denserk-"  # prefix of temporary folders
@@ -88,7 +92,7 @@ MARKS = {
     EXPORT: Mark({"files"}, EXPORT),
     MANIFEST: Mark({"kind", "complete", "settings"}, MANIFEST_FILES),
     TRAINING: Mark({"versions"}, TRAINING_FILES),
-    MODEL: Mark({"denserk_version"}, MODEL_FILES),
+    DENSERK_FILE: Mark({"denserk_version"}, MODEL_FILES),
 }
 
 
@@ -149,7 +153,7 @@ def _folder_patterns(folder: Path, marker: str | None) -> list[str]:
     if marker == EXPORT:
         names = _exported_files(folder)
         return [parent.as_posix() for name in names for parent in Path(name).parents]
-    if marker in (TRAINING, MODEL):
+    if marker in (TRAINING, DENSERK_FILE):
         return FOLDERS.split()
     return []
 

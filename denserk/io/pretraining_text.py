@@ -27,13 +27,15 @@ class Document(NamedTuple):
 
     docid: str
     title: str
-    parts: tuple[str, ...]  # the texts of its fields, or its spans; empty where there are `tokens`
-    cut: bool = False  # whether these are spans already
+    texts: tuple[str, ...]  # of its fields, or of its spans; empty where there are `tokens`
+    has_spans: bool = False  # whether it is cut into spans already
     # ids without special tokens around them; None if the record has none
     tokens: list[list[int]] | None = None  # of the text, or of each span
     queries: list[list[int]] | None = None
-    next: list[list[int]] | None = None  # of the continuations
-    place: tuple[str, int | None] = ("", None)  # file and line, for errors about token ids
+    continuations: list[list[int]] | None = None
+    # where it was read, for errors about token ids
+    path: str = ""
+    line: int | None = None
 
 
 def read_documents(
@@ -112,9 +114,9 @@ def _paragraphs(lines: Iterable[str]) -> Iterator[str]:
 
 def _document_of_passage(passage: Passage, fields: Sequence[str]) -> Document:
     """Return a passage as a document of its fields, without those that are empty."""
-    texts = (passage.field(name).strip() for name in fields)
-    parts = tuple(filter(None, texts))
-    return Document(passage.docid, passage.title.strip(), parts)
+    stripped_texts = (passage.field(name).strip() for name in fields)
+    texts = tuple(filter(None, stripped_texts))
+    return Document(passage.docid, passage.title.strip(), texts)
 
 
 def _listed_key(file: str) -> str | None:
@@ -144,15 +146,16 @@ def _read_records(file: str, list_key: str) -> Iterator[Document]:
             yield _document_of_ids(fields, items)
         elif all(isinstance(span, str) for span in items):
             spans = tuple(span for span in items if span.strip())
-            yield Document(str(line), "", spans, cut=True)
+            yield Document(str(line), "", spans, has_spans=True)
         else:
             yield Document(
                 docid="",
                 title="",
-                parts=(),
-                cut=True,
+                texts=(),
+                has_spans=True,
                 tokens=_check_ids(fields, list_key, items),
-                place=(file, line),
+                path=file,
+                line=line,
             )
 
 
@@ -161,11 +164,12 @@ def _document_of_ids(fields: Fields, text_ids: list[Any]) -> Document:
     return Document(
         docid="",
         title="",
-        parts=(),
+        texts=(),
         tokens=_check_ids(fields, "text", [text_ids]),
         queries=_optional_ids(fields, "queries"),
-        next=_optional_ids(fields, "next"),
-        place=(str(fields.path), fields.line),
+        continuations=_optional_ids(fields, "next"),
+        path=str(fields.path),
+        line=fields.line,
     )
 
 
@@ -193,7 +197,7 @@ class Expansion(NamedTuple):
 
     docid: str
     queries: tuple[str, ...]
-    next: tuple[str, ...]
+    continuations: tuple[str, ...]
 
 
 class HasDocid(Protocol):

@@ -32,6 +32,7 @@ from denserk.io.run_columns import (
     join_hits,
     read_block,
 )
+from denserk.io.short_texts import columns_phrase, is_number, unquote_cell
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -163,7 +164,7 @@ def read_run_tag(path: str | Path) -> str | None:
     """Return the tag of a run's last line; None without one, and for a stream or pipe."""
     if not Path(path).is_file():
         return None
-    first_cells, lines = files.peek(_cells_of_lines(path))
+    first_cells, lines = files.first_and_all(_cells_of_lines(path))
     if first_cells is None:
         return None
     is_json = first_cells[0].startswith("{")
@@ -178,7 +179,7 @@ def read_run_tag(path: str | Path) -> str | None:
     next(lines)  # the header, which would be the last line of an empty run
     tag = _last_cell(lines, tag_column)
     if tag is not None and header.is_quoted:
-        return files.unquote(tag)
+        return unquote_cell(tag)
     return tag
 
 
@@ -354,7 +355,7 @@ class _RunFile:
             column_names.log_header(header, self.path, line)
             return header
         hint = column_names.header_hint(cells, Table.RUN)
-        if hint and not any(map(files.is_number, cells[1:])):
+        if hint and not any(map(is_number, cells[1:])):
             found = f"the columns {column_names.show_cells(cells)}"
             raise InputError(self.path, line, found, COLUMNS[RunFormat.TREC], hint)
         return None
@@ -446,7 +447,7 @@ class _RunFile:
             return False
         if cells[0] == "#" and text.count("\t") != len(self.order) - 1:
             return False
-        return len(cells) == len(self.order) and files.is_number(cells[score_column])
+        return len(cells) == len(self.order) and is_number(cells[score_column])
 
     def _records(self, lines: RawLines) -> Iterator[Hit]:
         """Yield the hits of JSON lines."""
@@ -528,13 +529,13 @@ class _RunFile:
         elif self.order == ORDERS[self.format]:
             expected = COLUMNS[self.format]
         else:
-            expected = f"{files.columns(len(self.order))}: {', '.join(self.order)}"
+            expected = f"{columns_phrase(len(self.order))}: {', '.join(self.order)}"
         hint = column_names.header_hint(cells, Table.RUN)
         if hint is None and len(cells) == 4:
             hint = QRELS_COLUMNS_HINT
         if hint is None and len(cells) > 6:
             hint = "does an id have a blank? only text after the tag may"
-        return InputError(self.path, line, files.columns(len(cells)), expected, hint)
+        return InputError(self.path, line, columns_phrase(len(cells)), expected, hint)
 
 
 def _numbered_blocks(handle: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -560,7 +561,7 @@ def _has_text_after_tag(cells: Sequence[str]) -> bool:
     """
     if len(cells) <= len(ORDERS[RunFormat.TREC]):
         return False
-    return cells[3].removeprefix("-").isdecimal() and not files.is_number(cells[5])
+    return cells[3].removeprefix("-").isdecimal() and not is_number(cells[5])
 
 
 def _format_of_columns(columns: Sequence[Column]) -> RunFormat:

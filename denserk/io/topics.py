@@ -1,4 +1,4 @@
-"""Queries (topics) and relevance judgments (qrels): files of all formats, Parquet, by name.
+"""Queries (topics): files of all formats, Parquet, datasets by name.
 
 Lists of answers that are written as Python literals are parsed as literals, never run.
 """
@@ -7,16 +7,14 @@ import ast
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-import orjson
-
-from denserk.config.formats import READ_ONLY_TOPICS, QrelsFormat, TopicsFormat
+from denserk.config.formats import READ_ONLY_TOPICS, TopicsFormat
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io import (
     clicks,
@@ -29,12 +27,14 @@ from denserk.io import (
     trec_topics,
     unread_files,
 )
+from denserk.io.blocks import texts_sha256
 from denserk.io.column_names import Column, Header, Table
-from denserk.io.detection import GRADE, TOPICS_KEYS, is_answer_list, is_relation_file
+from denserk.io.detection import TOPICS_KEYS, is_answer_list, is_relation_file
 from denserk.io.file_head import FileHead
-from denserk.io.json_records import Fields, list_keys
+from denserk.io.qrels import read_qrels_map, split_file
+from denserk.io.short_texts import columns_phrase, one_line, quote_cell, unquote_cell
 from denserk.io.tables import is_table
-from denserk.records import NO_FIELDS, NO_SUBTOPIC, Passage, Qrel, Query
+from denserk.records import NO_FIELDS, Query
 
 logger = logging.getLogger(__name__)
 
@@ -44,31 +44,9 @@ WRITTEN_KEYS = {
     TopicsFormat.TEVATRON: ("query_id", "query"),
     TopicsFormat.QA: ("id", "question"),
 }
-WRITTEN_QRELS = tuple(
-    qrels_format for qrels_format in QrelsFormat if qrels_format is not QrelsFormat.CLICKS
-)
 WRITTEN = tuple(
     topics_format for topics_format in TopicsFormat if topics_format not in READ_ONLY_TOPICS
 )
-BEIR_HEADER = ("query-id", "corpus-id", "score")
-QREL_COLUMNS = {
-    QrelsFormat.TREC: "4 columns: query, iteration, passage, relevance",
-    QrelsFormat.BEIR: "3 columns: query, passage, relevance",
-    QrelsFormat.JSON: "one JSON object: {query: {passage: whole number}}",
-    QrelsFormat.CLICKS: clicks.EXPECTED,
-}
-LISTED_QRELS = "one JSON object: {query: [relevant passages]}"
-QREL_ORDERS = {
-    QrelsFormat.TREC: (Column.QUERY_ID, Column.ITERATION, Column.PASSAGE_ID, Column.GRADE),
-    QrelsFormat.BEIR: (Column.QUERY_ID, Column.PASSAGE_ID, Column.GRADE),
-}
-FORMAT_BY_WIDTH = {len(order): qrels_format for qrels_format, order in QREL_ORDERS.items()}
-RUN_HINT = "six columns are a run, and qrels are expected: exchange run and qrels if both are given"
-SUBTOPIC_HINT = (
-    "the second column names sub-topics; only measures of sub-topics, such as alpha_nDCG@10, take "
-    "a passage that is judged for several"
-)
-JSON_QRELS = "query-id|query_id|qid with corpus-id|corpus_id|docid with score|relevance"
 
 
 def read_queries(
@@ -303,7 +281,7 @@ class _TopicsFile(NamedTuple):
         if detection.is_embedding_data(self.head):
             rows = json_objects.read_embedding_queries(data, self.path)
             return _Rows(self.format or TopicsFormat.JSON, rows)
-        first_row, rows = files.peek(json_objects.read_texts(data, self.path, "query"))
+        first_row, rows = files.first_and_all(json_objects.read_texts(data, self.path, "query"))
         if self.format is not None or first_row is None:
             return _Rows(self.format or TopicsFormat.JSON, rows)
         _, first_record = first_row
@@ -317,7 +295,9 @@ class _TopicsFile(NamedTuple):
         if self.format is None and detection.is_csv_of_queries(self.head):
             return self._csv_rows()
         numbered = files.read_text_lines(self.path, self.handle)
-        first_line, lines = files.peek((line, text) for line, text in numbered if text.strip())
+        first_line, lines = files.first_and_all(
+            (line, text) for line, text in numbered if text.strip()
+        )
         if first_line is None:
             return _Rows(TopicsFormat.TSV, ())
         line, text = first_line
@@ -416,10 +396,10 @@ def _header_rows(
     for line, row in lines:
         cells = row.split("\t", most_splits)
         if len(cells) != len(keys):
-            found = f"{files.columns(len(cells))} between tabs"
+            found = f"{columns_phrase(len(cells))} between tabs"
             raise InputError(path, line, found, f"{len(keys)}: {', '.join(header.names)}")
         if header.is_quoted:
-            cells = [files.unquote(cell) for cell in cells]
+            cells = [unquote_cell(cell) for cell in cells]
         record: dict[str, Any] = {text_key: "", **dict(zip(keys, cells, strict=True))}
         _parse_answers_of(record, path, line)
         yield line, record
@@ -480,11 +460,11 @@ def _dpr_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Num
     for line, row in lines:
         cells = row.split("\t")
         if len(cells) != 2:
-            found = f"{files.columns(len(cells))} between tabs"
+            found = f"{columns_phrase(len(cells))} between tabs"
             raise InputError(path, line, found, "2: question, list of answers")
         question, answer_list = cells
         answers = _parse_answers(answer_list, path, line)
-        yield line, {"question": files.unquote(question), "answers": answers}
+        yield line, {"question": unquote_cell(question), "answers": answers}
 
 
 def _parse_answers(column: str, path: str | Path, line: int) -> list[str]:
@@ -493,7 +473,7 @@ def _parse_answers(column: str, path: str | Path, line: int) -> list[str]:
     errors_of_no_literal = (ValueError, SyntaxError, MemoryError, RecursionError, TypeError)
     with warnings.catch_warnings(), suppress(*errors_of_no_literal):
         warnings.simplefilter("ignore")  # "\d" in a pattern is what its author meant
-        answers = ast.literal_eval(files.unquote(column.strip()))
+        answers = ast.literal_eval(unquote_cell(column.strip()))
     if isinstance(answers, tuple):
         answers = list(answers)
     if not _is_list_of_strings(answers):
@@ -508,6 +488,24 @@ COLUMNS = {
     TopicsFormat.DPR: _dpr_rows,
     TopicsFormat.COLON: _colon_rows,
 }
+
+
+def topics_sha256(queries: Iterable[Query]) -> str:
+    """Return the SHA-256 of the ids and texts of queries."""
+    return texts_sha256([query.qid, query.text] for query in queries)
+
+
+def describe_topics(
+    source: str | None, fields: Sequence[str] | None, queries: Iterable[Query]
+) -> dict[str, Any]:
+    """Return what the manifest of a run records of its topics.
+
+    `fields` are those that made the texts, if they were named.
+    """
+    description: dict[str, Any] = {"name": source, "sha256": topics_sha256(queries)}
+    if fields:
+        description["fields"] = list(fields)
+    return description
 
 
 def write_queries(path: str | Path, queries: Iterable[Query], topics_format: TopicsFormat) -> int:
@@ -540,403 +538,11 @@ def _query_lines(
     """Yield queries as lines with columns; count what they leave out."""
     for number, (qid, text, answers, extra) in enumerate(queries):
         losses.update(extra.keys())
-        text = files.one_line(text)
+        text = one_line(text)
         if topics_format is TopicsFormat.TSV:
             losses["answers"] += len(answers)
             yield f"{qid}\t{text}\n"
         else:  # DPR's questions have no ids
             if qid != str(number):
                 losses["ids, which become positions"] += 1
-            yield f"{files.quote(text)}\t{list(answers)!r}\n"
-
-
-# a retrieved passage, its score, and whether it has an answer
-Context = tuple[Passage, float, bool]
-WriteContexts = Callable[[Query, Iterable[Context]], None]
-
-
-@contextmanager
-def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[WriteContexts]:
-    """Open a file of questions, answers and contexts; yield the function that writes a question.
-
-    DPR's format is an array with `ctxs`, best first; Pyserini's is an object by query id with
-    `contexts`.
-    """
-    opening, closing = b"[", b"]"
-    if pyserini:
-        opening, closing = b"{", b"}"
-    with files.whole_binary(path) as out:
-        out.write(opening)
-        yield _ContextsFile(out, pyserini=pyserini).write
-        out.write(b"\n" + closing + b"\n")
-
-
-class _ContextsFile:
-    """An open file of questions with their contexts."""
-
-    def __init__(self, out: BinaryIO, *, pyserini: bool) -> None:
-        self._out = out
-        self._is_pyserini = pyserini
-        self._is_empty = True
-
-    def write(self, query: Query, contexts: Iterable[Context]) -> None:
-        """Write a question with its answers and its contexts."""
-        entries = []
-        for passage, score, has_answer in contexts:
-            entry = _pyserini_entry(passage) if self._is_pyserini else _dpr_entry(passage)
-            entries.append({**entry, "score": f"{score:.9g}", "has_answer": has_answer})
-        list_key = "contexts" if self._is_pyserini else "ctxs"
-        record = {"question": query.text, "answers": query.answers, list_key: entries}
-        self._out.write(b"\n" if self._is_empty else b",\n")
-        self._is_empty = False
-        if self._is_pyserini:
-            self._out.write(orjson.dumps(query.qid) + b":")
-        self._out.write(orjson.dumps(record))
-
-
-def _dpr_entry(passage: Passage) -> dict[str, Any]:
-    return {"id": passage.docid, "title": passage.title, "text": passage.text}
-
-
-def _pyserini_entry(passage: Passage) -> dict[str, Any]:
-    """Return a passage whose text has one line end, after the title."""
-    text = f"{files.one_line(passage.title)}\n{files.one_line(passage.text)}"
-    return {"docid": passage.docid, "text": text}
-
-
-def read_qrels(
-    source: str | Path, qrels_format: QrelsFormat | None = None, *, by_subtopic: bool = False
-) -> Iterator[Qrel]:
-    """Yield the judgments of a source, in its order; lines of a query need not stand together.
-
-    The source is a file; a BEIR folder with one split; "-"; `irds:NAME`; `beir:NAME/SPLIT`;
-    Parquet; `hf:NAME/SPLIT`. A `qrels_format` of None is detected by the number of columns. A
-    passage has one grade for a query, or with `by_subtopic` one for each sub-topic of it.
-    """
-    grades: dict[tuple[str, str, str], int] = {}  # by query, passage and sub-topic
-    for path, line, qrel in _judgments(source, qrels_format):
-        subtopic = qrel.subtopic if by_subtopic else NO_SUBTOPIC
-        grade = grades.setdefault((qrel.qid, qrel.docid, subtopic), qrel.relevance)
-        if grade != qrel.relevance:
-            found = (
-                f"relevance {qrel.relevance} for query {qrel.qid}, passage {qrel.docid}, "
-                f"and {grade} above"
-            )
-            hint = None if qrel.subtopic == NO_SUBTOPIC else SUBTOPIC_HINT
-            raise InputError(path, line, found, "one judgment of a passage", hint)
-        yield qrel
-
-
-Judgment = tuple[str | Path, int | None, Qrel]  # file, line
-
-
-def _judgments(source: str | Path, qrels_format: QrelsFormat | None) -> Iterator[Judgment]:
-    """Return the judgments of a table, a dataset's name, a file or a folder."""
-    if is_table(source, "qrels"):
-        return _read_qrels_file(source, qrels_format)
-    dataset = data_sets.locate(str(source))
-    if dataset.irds is not None:
-        return _irds_judgments(source, dataset.irds)
-    path = dataset.path
-    if path.is_dir():
-        path = split_file(path, dataset.split)
-    return _read_qrels_file(path, qrels_format)
-
-
-def _irds_judgments(source: str | Path, name: str) -> Iterator[Judgment]:
-    """Yield the judgments of a dataset of ir_datasets, which names sub-topics in two ways."""
-    for record in data_sets.irds_records(name, "qrels"):
-        subtopic = getattr(record, "subtopic_id", getattr(record, "iteration", NO_SUBTOPIC))
-        qrel = _qrel(record.query_id, record.doc_id, int(record.relevance), str(subtopic))
-        yield source, None, qrel
-
-
-def _qrel(qid: str, docid: str, relevance: int, subtopic: str) -> Qrel:
-    """Return a judgment; `Q0` in the second column of qrels is no sub-topic."""
-    if subtopic == "Q0":
-        subtopic = NO_SUBTOPIC
-    return Qrel(qid, docid, relevance, subtopic)
-
-
-def _read_qrels_file(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[Judgment]:
-    """Yield the judgments of one file, whose grades are integers."""
-    is_empty = True
-    for row in _qrels_rows(path, qrels_format):
-        grade = GRADE.fullmatch(row.grade)
-        if not grade:
-            raise InputError(path, row.line, f"relevance {row.grade[:40]!r}", "an integer")
-        is_empty = False
-        yield path, row.line, _qrel(row.qid, row.docid, int(grade[1]), row.subtopic)
-    if is_empty:
-        raise InputError(path, None, "no judgments", QREL_COLUMNS[qrels_format or QrelsFormat.TREC])
-
-
-class QrelRow(NamedTuple):
-    """A judgment as it stands in a file."""
-
-    line: int | None
-    qid: str
-    docid: str
-    grade: str
-    subtopic: str = NO_SUBTOPIC
-
-
-def _qrels_rows(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[QrelRow]:
-    """Yield the judgments of one file, of columns or of JSON."""
-    with files.open_ahead(path, part="qrels") as (data, handle):
-        unread_files.reject_binary(data, path, Table.QRELS)
-        head = FileHead(data, Path(path).name)
-        if qrels_format is None and detection.has_generated_queries(head):
-            raise unread_files.generated_queries_error(path, Table.QRELS)
-        if qrels_format is QrelsFormat.CLICKS or detection.has_clicks_header(head):
-            yield from _clicked_qrels(path, handle)
-        elif head.record is None:
-            lines = files.read_text_lines(path, handle)
-            yield from _qrels_columns(lines, path, qrels_format, head)
-        elif detection.is_embedding_data(head):
-            yield from _embedding_qrels(files.read_all(handle, path), path)
-        elif detection.is_object_of_lists(head):
-            yield from _listed_qrels(files.read_all(handle, path), path)
-        elif qrels_format is QrelsFormat.JSON or detection.is_object_by_query(head):
-            yield from _object_qrels(files.read_all(handle, path), path)
-        else:
-            rows = json_records.read_json(handle, head.line.encode(), path)
-            yield from _qrels_records(rows, path, qrels_format)
-
-
-def _clicked_qrels(path: str | Path, handle: BinaryIO) -> Iterator[QrelRow]:
-    """Yield the clicked passages of a click log, of which each has grade 1."""
-    for qrel in clicks.clicked_qrels(path, handle=handle):
-        yield QrelRow(None, qrel.qid, qrel.docid, str(qrel.relevance))
-
-
-def _object_qrels(data: bytes, path: str | Path) -> Iterator[QrelRow]:
-    """Yield the judgments of one object by query and passage."""
-    expected = QREL_COLUMNS[QrelsFormat.JSON]
-    logger.info(f"{files.display_name(path)}: {QrelsFormat.JSON} qrels ({expected})")
-    for qid, grades in json_objects.read_scores(data, path, expected):
-        for docid, grade in grades.items():
-            if grade != int(grade):
-                found = f"the grade {grade} for query {qid}, passage {docid}"
-                hint = "numbers with a fraction are the scores of a run"
-                raise InputError(path, None, found, expected, hint)
-            yield QrelRow(None, qid, docid, str(int(grade)))
-
-
-def _listed_qrels(data: bytes, path: str | Path) -> Iterator[QrelRow]:
-    """Yield the relevant passages of one object by query, which have no grades."""
-    logger.info(f"{files.display_name(path)}: {QrelsFormat.JSON} qrels ({LISTED_QRELS})")
-    yield from _ungraded(json_objects.read_lists(data, path, LISTED_QRELS))
-
-
-def _embedding_qrels(data: bytes, path: str | Path) -> Iterator[QrelRow]:
-    """Yield the relevant passages of a data set of llama_index, which have no grades."""
-    logger.info(f"{files.display_name(path)}: {QrelsFormat.JSON} qrels (relevant_docs)")
-    embedding_data = json_objects.load_embedding_data(data, path)
-    yield from _ungraded(json_objects.relevant_passages(embedding_data, path))
-
-
-def _ungraded(queries: Iterable[json_objects.QueryPassages]) -> Iterator[QrelRow]:
-    """Yield a judgment with grade 1 for each passage that is listed for a query."""
-    for qid, docids in queries:
-        for docid in docids:
-            yield QrelRow(None, qid, docid, "1")
-
-
-class _QrelsLayout(NamedTuple):
-    """The format of qrels in columns, and what each of their columns holds."""
-
-    format: QrelsFormat
-    columns: tuple[Column, ...]
-    has_header: bool = False
-    is_quoted: bool = False
-
-
-def _qrels_columns(
-    lines: files.Lines, path: str | Path, qrels_format: QrelsFormat | None, head: FileHead
-) -> Iterator[QrelRow]:
-    """Yield judgments in columns, which a header may name and order."""
-    width = len(head.terms)
-    layout: _QrelsLayout | None = None
-    for line, text in lines:
-        terms = text.split()
-        if not terms or _is_qrels_comment(text, terms, width):
-            continue
-        if layout is None:
-            layout = _qrels_layout(line, text, path, qrels_format, head.data)
-            width = len(layout.columns)
-            if layout.has_header:
-                continue
-        yield _qrels_row(line, terms, layout, path)
-
-
-def _is_qrels_comment(text: str, terms: Sequence[str], width: int) -> bool:
-    """Return whether a line is a comment of trec_eval 10, no judgment of a query named `#...`.
-
-    `width` is the number of columns of judgments. Three columns of a query named `#` are a judgment
-    only between tabs: a comment may end with a number, too.
-    """
-    if not terms[0].startswith("#"):
-        return False
-    if len(terms) != width or GRADE.fullmatch(terms[-1]) is None:
-        return True
-    if width == 3:
-        return terms[0] == "#" and text.count("\t") != 2
-    return width != 4 or terms[1] not in ("0", "Q0")
-
-
-def _qrels_row(line: int, cells: Sequence[str], layout: _QrelsLayout, path: str | Path) -> QrelRow:
-    """Return the judgment of a line with columns."""
-    if len(cells) != len(layout.columns):
-        hint = RUN_HINT if len(cells) == 6 else None
-        expected = QREL_COLUMNS[layout.format]
-        raise InputError(path, line, files.columns(len(cells)), expected, hint)
-    if layout.is_quoted:
-        cells = [files.unquote(cell) for cell in cells]
-    values = dict(zip(layout.columns, cells, strict=True))
-    return QrelRow(
-        line,
-        values[Column.QUERY_ID],
-        values[Column.PASSAGE_ID],
-        values[Column.GRADE],
-        values.get(Column.ITERATION, NO_SUBTOPIC),
-    )
-
-
-def _qrels_layout(
-    line: int, text: str, path: str | Path, qrels_format: QrelsFormat | None, head: bytes
-) -> _QrelsLayout:
-    """Return what the columns of qrels hold, by their first line."""
-    terms = text.split()
-    cells = column_names.split_columns(text)
-    header = column_names.recognise_header(cells, Table.QRELS)
-    width = len(terms) if header is None else len(header.columns)
-    if width not in FORMAT_BY_WIDTH:
-        expected = QREL_COLUMNS[QrelsFormat.TREC]
-        error = unread_files.unread_file_error(head, path, Table.QRELS, expected)
-        if error is not None:
-            raise error
-    qrels_format = _qrels_format(width, qrels_format, path, line, terms)
-    if header is not None:
-        column_names.log_header(header, path, line)
-        return _QrelsLayout(qrels_format, header.columns, True, header.is_quoted)
-    hint = column_names.header_hint(cells, Table.QRELS)
-    if hint and not GRADE.fullmatch(terms[-1]):
-        found = f"the columns {column_names.show_cells(cells)}"
-        raise InputError(path, line, found, QREL_COLUMNS[qrels_format], hint)
-    return _QrelsLayout(qrels_format, QREL_ORDERS[qrels_format])
-
-
-def _qrels_format(
-    width: int, qrels_format: QrelsFormat | None, path: str | Path, line: int, terms: Sequence[str]
-) -> QrelsFormat:
-    """Return the format of qrels by the number of columns of their first line."""
-    format_of_width = FORMAT_BY_WIDTH.get(width)
-    if format_of_width is None or qrels_format not in (None, format_of_width):
-        expected = " or ".join(QREL_COLUMNS.values())
-        if qrels_format is not None:
-            expected = QREL_COLUMNS[qrels_format]
-        hint = RUN_HINT if width == 6 else column_names.header_hint(terms, Table.QRELS)
-        raise InputError(path, line, files.columns(len(terms)), expected, hint)
-    if qrels_format is None:
-        name = files.display_name(path)
-        logger.info(f"{name}: {format_of_width} qrels ({files.columns(width)})")
-    return format_of_width
-
-
-def _qrels_records(
-    rows: Iterable[json_records.Numbered], path: str | Path, qrels_format: QrelsFormat | None
-) -> Iterator[QrelRow]:
-    """Yield judgments of JSON records; BEIR's have no sub-topics."""
-    for line, record in rows:
-        fields = Fields(record, path, line)
-        filled_keys = (key for key in record if key in fields)
-        keys = column_names.columns_by_meaning(filled_keys, Table.QRELS)
-        if not column_names.has_required_columns(keys.keys(), Table.QRELS):
-            raise fields.error(f"the columns {list_keys(record)}", JSON_QRELS)
-        grade = record[keys[Column.GRADE]]
-        if isinstance(grade, float) and grade.is_integer():
-            grade = int(grade)
-        subtopic = NO_SUBTOPIC
-        if Column.ITERATION in keys and qrels_format is not QrelsFormat.BEIR:
-            subtopic = fields.identifier(keys[Column.ITERATION], NO_SUBTOPIC)
-        yield QrelRow(
-            line,
-            json_records.identifier(record[keys[Column.QUERY_ID]], path, line, "query"),
-            json_records.identifier(record[keys[Column.PASSAGE_ID]], path, line, "passage"),
-            str(grade),
-            subtopic,
-        )
-
-
-def read_qrels_map(source: str | Path) -> dict[str, dict[str, int]]:
-    """Read all judgments of a source: query -> passage -> relevance, in its order."""
-    return grades_by_query(read_qrels(source))
-
-
-def grades_by_query(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:
-    """Return query -> passage -> relevance."""
-    grades: dict[str, dict[str, int]] = {}
-    for qrel in qrels:
-        grades.setdefault(qrel.qid, {})[qrel.docid] = qrel.relevance
-    return grades
-
-
-def split_file(folder: Path, split: str | None) -> Path:
-    """Return the qrels of one split of a BEIR folder; without a split, of its only one."""
-    qrels_folder = folder / "qrels"
-    paths = {path.name.partition(".")[0]: path for path in sorted(qrels_folder.glob("*.tsv*"))}
-    if split is None and len(paths) == 1:
-        return next(iter(paths.values()))
-    if split is not None and split in paths:
-        return paths[split]
-    if not paths:
-        raise UsageError(f"{qrels_folder}: no qrels (there: none)")
-    usual_splits = [name for name in ("test", "dev", "train") if name in paths]
-    splits = [*usual_splits, *sorted(paths.keys() - usual_splits)]
-    message = f"{qrels_folder}: several splits (there: {', '.join(splits)})"
-    if split:
-        message = f"{qrels_folder}: no split {split} (there: {', '.join(splits)})"
-    raise UsageError(message, f"name one: {qrels_folder / splits[0]}.tsv")
-
-
-def write_qrels(path: str | Path, qrels: Iterable[Qrel], qrels_format: QrelsFormat) -> int:
-    """Write judgments; return their number. BEIR's format has no place for sub-topics."""
-    if qrels_format is QrelsFormat.JSON:
-        return _write_qrels_object(path, qrels)
-    if qrels_format is QrelsFormat.TREC:
-        lines = (f"{qrel.qid} {qrel.subtopic} {qrel.docid} {qrel.relevance}\n" for qrel in qrels)
-        return files.write_lines(path, lines)
-    subtopics: set[str] = set()
-    header = "\t".join(BEIR_HEADER) + "\n"
-    count = files.write_lines(path, _beir_lines(qrels, subtopics), header)
-    _log_subtopics(path, subtopics, qrels_format)
-    return count
-
-
-def _beir_lines(qrels: Iterable[Qrel], subtopics: set[str]) -> Iterator[str]:
-    """Yield judgments as lines of BEIR; add the sub-topics, which these leave out, to a set."""
-    for qrel in qrels:
-        subtopics.add(qrel.subtopic)
-        yield f"{qrel.qid}\t{qrel.docid}\t{qrel.relevance}\n"
-
-
-def _write_qrels_object(path: str | Path, qrels: Iterable[Qrel]) -> int:
-    """Write judgments as one object by query, which has each passage of a query once."""
-    subtopics: set[str] = set()
-    grades: dict[str, dict[str, int]] = {}
-    for qrel in qrels:
-        subtopics.add(qrel.subtopic)
-        grades.setdefault(qrel.qid, {})[qrel.docid] = qrel.relevance
-    with files.whole_binary(path) as out:
-        out.write(json_records.dump_json(grades))
-    _log_subtopics(path, subtopics, QrelsFormat.JSON)
-    return sum(map(len, grades.values()))
-
-
-def _log_subtopics(path: str | Path, subtopics: Set[str], qrels_format: QrelsFormat) -> None:
-    """Report sub-topics that a format has no place for."""
-    if len(subtopics) > 1:
-        logger.info(
-            f"{path}: without the iterations or sub-topics, which {qrels_format} qrels do not hold"
-        )
+            yield f"{quote_cell(text)}\t{list(answers)!r}\n"

@@ -36,6 +36,7 @@ from denserk.io.column_names import Column, Table, TrainingColumns, training_col
 from denserk.io.detection import PASSAGE_LISTS
 from denserk.io.file_head import FileHead
 from denserk.io.json_records import Fields, dump_json, list_keys
+from denserk.io.short_texts import columns_phrase, first_names, is_number, one_line
 from denserk.records import Candidate, SentenceExample, TrainingExample
 
 logger = logging.getLogger(__name__)
@@ -180,7 +181,7 @@ class ColumnFormat(NamedTuple):
             if not is_label or width != 2:
                 raise fields.error(f"the column {columns.label}", self.expected)
         if columns.query is None or width not in self.widths:
-            raise fields.error(files.columns(len(fields.record)), self.expected)
+            raise fields.error(columns_phrase(len(fields.record)), self.expected)
 
     def _passages(
         self, fields: Fields, columns: TrainingColumns
@@ -412,7 +413,7 @@ def _log_columns(columns: TrainingColumns, source: str | Path, line: int) -> Non
 def _tab_rows(handle: BinaryIO, source: str | Path) -> Iterator[Row]:
     """Yield lines between tabs as records with numbers as keys, or with the names of a header."""
     texts = files.read_text_lines(source, handle)
-    first_row, rows = files.peek(
+    first_row, rows = files.first_and_all(
         (line, text.split("\t")) for line, text in texts if text.strip("\t")
     )
     if first_row is None:
@@ -433,12 +434,8 @@ def _named_cells(
     names: Sequence[str], cells: Sequence[str], source: str | Path, line: int, *, is_quoted: bool
 ) -> dict[str, str]:
     """Return the cells of a row by the names of their columns."""
-    if len(cells) != len(names):
-        expected = f"{len(names)}: {', '.join(names)}"
-        raise InputError(source, line, files.columns(len(cells)), expected)
-    if is_quoted:
-        cells = [files.unquote(cell) for cell in cells]
-    return dict(zip(names, cells, strict=True))
+    texts = column_names.cells_under_header(names, cells, source, line, is_quoted=is_quoted)
+    return dict(zip(names, texts, strict=True))
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
@@ -553,7 +550,7 @@ def _warn_of_written(
         total = count + len(unwritten_qids)
         logger.warning(
             f"left out, without the positive or the negative that {training_format} needs: "
-            f"{len(unwritten_qids):,} of {total:,} examples (queries {files.some(unwritten_qids)})"
+            f"{len(unwritten_qids):,} of {total:,} examples (queries {first_names(unwritten_qids)})"
         )
     if training_format is TrainingFormat.ST_TRIPLET and 0 < pair_count < count:
         logger.warning(
@@ -589,7 +586,7 @@ def _as_line(record: Mapping[Any, Any], training_format: TrainingFormat) -> byte
     """Return a record as a line of JSON, or of columns."""
     if training_format in KEYS or training_format is TrainingFormat.ST_TRIPLET:
         return dump_json(record)
-    columns = "\t".join(map(files.one_line, record.values()))
+    columns = "\t".join(map(one_line, record.values()))
     return f"{columns}\n".encode()
 
 
@@ -599,7 +596,7 @@ def _nothing_written(qids: Sequence[str], training_format: TrainingFormat) -> De
     passages = "a positive" if is_triplet else "a positive and a negative"
     message = (
         f"none of the {len(qids):,} examples can be written: {training_format} needs {passages} "
-        f"for each query (queries {files.some(qids)})"
+        f"for each query (queries {first_names(qids)})"
     )
     hint = "write tevatron or flag; denserk mine-negatives finds negatives"
     return DenserkError(message, hint)
@@ -694,7 +691,7 @@ def _sentence_columns(cells: Sequence[str], size: int | None) -> Sequence[str]:
         return BENCHMARK
     if len(cells) != 3:
         return ()
-    has_label = files.is_number(cells[2]) if size is None else size == 2
+    has_label = is_number(cells[2]) if size is None else size == 2
     return (*PAIR, "label") if has_label else TRIPLET
 
 
@@ -749,11 +746,13 @@ def _named_rows(
             yield line, {key.lower(): value for key, value in record.items()}
         return
     has_tabs = b"\t" in start
-    first_row, rows = files.peek(_rows_of_cells(handle, source, expected, has_tabs=has_tabs))
+    first_row, rows = files.first_and_all(
+        _rows_of_cells(handle, source, expected, has_tabs=has_tabs)
+    )
     if first_row is None:
         return
     line, cells = first_row
-    is_quoted = has_tabs and all(cell.strip().startswith('"') for cell in cells)
+    is_quoted = has_tabs and column_names.are_quoted(cells)
     names: Sequence[str]
     if names_without_header is None or _is_sentence_header(cells):
         names = _header_names(cells)
@@ -761,7 +760,7 @@ def _named_rows(
     else:
         names = names_without_header(cells)
         if not names:
-            found = f"{files.columns(len(cells))} without a header"
+            found = f"{columns_phrase(len(cells))} without a header"
             raise InputError(source, line, found, expected)
     for line, cells in rows:
         if names is BENCHMARK:
@@ -792,7 +791,7 @@ def _is_sentence_header(cells: Sequence[str]) -> bool:
     names = _header_names(cells)
     has_name_of_sentence = "anchor" in names or "sentence1" in names
     has_name_of_label = any(name in LABELS for name in names)
-    has_number = any(files.is_number(name) for name in names)
+    has_number = any(is_number(name) for name in names)
     if has_name_of_sentence or (has_name_of_label and not has_number):
         return True
     return column_names.recognise_header(cells, Table.SENTENCES) is not None

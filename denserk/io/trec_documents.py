@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from denserk.errors import InputError
 from denserk.io import files
+from denserk.io.short_texts import with_single_spaces
 from denserk.records import Passage
 
 START = re.compile(r"<DOC>", re.IGNORECASE)
@@ -114,5 +115,5 @@ def plain_text(markup: str) -> str:
     'The moon\nrises'
     """
     text = html.unescape(TAG.sub(" ", markup))
-    lines = [files.with_single_spaces(line) for line in text.splitlines()]
+    lines = [with_single_spaces(line) for line in text.splitlines()]
     return "\n".join(filter(None, lines))

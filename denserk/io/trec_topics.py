@@ -13,6 +13,7 @@ from xml.sax.saxutils import unescape
 from denserk.errors import InputError
 from denserk.io import files
 from denserk.io.json_records import Row
+from denserk.io.short_texts import with_single_spaces
 from denserk.records import Query
 
 EXPECTED = "TREC topics: a number, and a title, query or question each"
@@ -164,7 +165,7 @@ def _fields_of_markup(markup: str) -> dict[str, str]:
 
 def _add_text(fields: dict[str, str], name: str, text: str) -> None:
     """Add a text to a field, on one line and without the label that old topics repeat."""
-    one_line = files.with_single_spaces(text)
+    one_line = with_single_spaces(text)
     if name in fields:
         if one_line:
             fields[name] += f" {one_line}"

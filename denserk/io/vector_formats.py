@@ -35,7 +35,7 @@ from denserk.extras import require
 from denserk.io import files
 from denserk.io.json_records import dump_json, identifier, list_keys, read_objects
 from denserk.io.manifest import Manifest, as_written
-from denserk.io.outputs import whole_folder
+from denserk.io.outputs import DOCID, INDEX, whole_folder
 
 logger = logging.getLogger(__name__)
 
@@ -247,8 +247,7 @@ def _write_parquet(blocks: Iterable[VectorBlock], folder: Path) -> None:
 # faiss writes an index only from memory. Written here, a flat index of any size needs the memory of
 # one block, and can be built and searched without faiss. Ids are lines of `docid` beside it.
 
-INDEX = "index"
-DOCID = "docid"
+PART = "#"  # between a passage id and the number of one of its vectors
 HEADER = struct.Struct("<4siqqq?iQ")
 FILLER = 1 << 20
 NO_RESERVE = 0x4000  # Linux's MAP_NORESERVE, which Python names from 3.12 on
@@ -346,6 +345,28 @@ def _read_flat_header(handle: BinaryIO, path: Path) -> FlatHeader:
     return header
 
 
+def passage_of(line: str, size: int) -> str:
+    """Return the passage id of a line, given the vectors per passage.
+
+    >>> passage_of("d1", 1), passage_of("d1#0", 2)
+    ('d1', 'd1')
+    """
+    if size == 1:
+        return line
+    return line.rpartition(PART)[0]  # a "#" before the last one is of the passage id
+
+
+def part_names(docid: str, count: int) -> list[str]:
+    """Return the lines of one passage with `count` vectors.
+
+    >>> part_names("d1", 1), part_names("d1", 2)
+    (['d1'], ['d1#0', 'd1#1'])
+    """
+    if count == 1:
+        return [docid]
+    return [f"{docid}{PART}{number}" for number in range(count)]
+
+
 def read_flat(folder: Path, vectors_per_passage: int = 1) -> Iterator[VectorBlock]:
     """Read blocks of a folder with a flat `index` and `docid`."""
     rows, _ = map_flat(folder / INDEX)
@@ -356,9 +377,9 @@ def read_flat(folder: Path, vectors_per_passage: int = 1) -> Iterator[VectorBloc
         row_names = [line.rstrip() for _, line in islice(lines, len(vectors))]
         block = checked_block(row_names, vectors, None, folder)
         if vectors_per_passage > 1:
-            # "d1#0", "d1#1", ...: the last "#" is denserk's, one before may be of the passage id
             names = block.ids[::vectors_per_passage]
-            block = block._replace(ids=[name.rpartition("#")[0] for name in names])
+            docids = [passage_of(name, vectors_per_passage) for name in names]
+            block = block._replace(ids=docids)
         yield block
     if next(lines, None) is not None:
         found = f"more than {len(rows):,} ids"

@@ -32,14 +32,15 @@ from numpy.typing import NDArray
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io import manifest as manifests
 from denserk.io import vector_formats as formats
-from denserk.io.blocks import JOURNAL, Block, BlockFolder, Hashes, read_journal
+from denserk.io.blocks import Block, BlockFolder, Hashes, read_journal
 from denserk.io.corpus import IdLedger
 from denserk.io.detection import NUMPY, PARQUET, PICKLE, PICKLE_ENDINGS
 from denserk.io.files import STREAM, open_ahead, read_errors, read_file, read_text_lines
 from denserk.io.json_records import dump_json, first_record, identifier
 from denserk.io.locks import refuse_being_written
-from denserk.io.manifest import NAME, Kind, Manifest, read_manifest, vectors_per_passage
-from denserk.io.vector_formats import DOCID, VectorBlock, Vectors, map_array
+from denserk.io.manifest import Kind, Manifest, read_manifest, vectors_per_passage
+from denserk.io.outputs import DOCID, INDEX, JOURNAL, MANIFEST
+from denserk.io.vector_formats import VectorBlock, Vectors, map_array
 from denserk.io.versions import Version, read_whole
 from denserk.reporting import track
 
@@ -185,7 +186,8 @@ def _open_vectors(path: Path) -> VectorFolder:
     in_manifest = manifest.contents["count"]
     if in_journal != in_manifest:
         message = (
-            f"{path} holds {in_journal:,} passages by its journal, {in_manifest:,} by its {NAME}"
+            f"{path} holds {in_journal:,} passages by its journal, "
+            f"{in_manifest:,} by its {MANIFEST}"
         )
         raise MismatchError(message, "encode again with --overwrite")
     return folder
@@ -264,8 +266,8 @@ def _open_version(source: str) -> VectorSource:
 
 def _open_folder(folder: Path) -> VectorSource:
     """Open denserk's folder of vectors, a flat index, or a folder of files of one format."""
-    has_index = (folder / formats.INDEX).exists()
-    if (folder / NAME).exists() and not has_index:
+    has_index = (folder / INDEX).exists()
+    if (folder / MANIFEST).exists() and not has_index:
         vectors = open_vectors(folder)
         return VectorSource(str(folder), "npy", vectors.blocks, vectors.manifest)
     if has_index and (folder / DOCID).exists():
@@ -275,9 +277,9 @@ def _open_folder(folder: Path) -> VectorSource:
 
 def _open_flat_index(folder: Path) -> VectorSource:
     """Open the folder of a flat index, which Pyserini writes without a manifest."""
-    manifest = read_manifest(folder, Kind.INDEX) if (folder / NAME).exists() else None
+    manifest = read_manifest(folder, Kind.INDEX) if (folder / MANIFEST).exists() else None
     check_index(folder, manifest)
-    formats.map_flat(folder / formats.INDEX)  # checked before anything is written
+    formats.map_flat(folder / INDEX)  # checked before anything is written
     read = partial(formats.read_flat, folder, vectors_per_passage(manifest))
     return VectorSource(str(folder), "pyserini-faiss", read, manifest)
 

@@ -17,14 +17,23 @@ from typing import TypeVar
 from denserk.errors import BeingWrittenError
 from denserk.io.files import is_temporary, readable_path
 from denserk.io.locks import writer_of
-from denserk.io.outputs import MANIFEST, TRAINING_SUFFIX, WORK_FOLDERS
+from denserk.io.outputs import (
+    CONFIG,
+    DOCID,
+    INDEX,
+    JOURNAL,
+    MANIFEST,
+    TRAINING,
+    TRAINING_SUFFIX,
+    WORK_FOLDERS,
+)
 
 T = TypeVar("T")
 
 # further files of a folder that has a manifest
-FILES_BESIDE_MANIFEST = ("index", "docid", "blocks.jsonl")
+FILES_BESIDE_MANIFEST = (INDEX, DOCID, JOURNAL)
 # files of a training run that change while its model stays the same
-TRAINING_FILES = ("training.json", "training.png", "config.yaml", "README.md")
+TRAINING_FILES = (TRAINING, "training.png", CONFIG, "README.md")
 ATTEMPTS = 5  # readings of what is replaced each time
 
 

@@ -17,14 +17,8 @@ from transformers.utils import logging as transformers_logging
 from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import InputError, ModelError
 from denserk.io.files import whole_binary
-from denserk.io.model_files import (
-    CONFIG,
-    FETCH_AGAIN,
-    SHOWN,
-    library_errors,
-    path_inside,
-    read_json,
-)
+from denserk.io.model_files import FETCH_AGAIN, SHOWN, library_errors, path_inside, read_json
+from denserk.io.outputs import MODEL_CONFIG
 
 Tensors = Mapping[str, Tensor]
 # the first of these that a folder has is read; an index names several files
@@ -91,13 +85,13 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 def encoder_files(folder: Path) -> list[Path]:
     """Return the files of a transformers folder that an encoder depends on."""
-    paths = [folder / name for name in (CONFIG, *TOKENIZER_FILES)]
+    paths = [folder / name for name in (MODEL_CONFIG, *TOKENIZER_FILES)]
     return [*weight_files(folder), *(path for path in paths if path.is_file())]
 
 
 def read_config(folder: Path) -> PretrainedConfig:
     """Read the configuration of a folder's model; DPR's encoders are BERTs."""
-    path = folder / CONFIG
+    path = folder / MODEL_CONFIG
     values = read_json(path, {"model_type": str})
     values = {name: value for name, value in values.items() if name not in LOADS_CODE}
     if values["model_type"] == "dpr":
@@ -132,7 +126,7 @@ def _check_sizes(folder: Path, config: PretrainedConfig, tensors: Tensors) -> No
     layers = getattr(config, "num_hidden_layers", None) or 0
     if layers > len(tensors):
         raise InputError(
-            folder / CONFIG,
+            folder / MODEL_CONFIG,
             None,
             f"{layers:,} layers",
             f"those of the weights, which have {len(tensors):,} tensors",
@@ -146,7 +140,7 @@ def _check_parameters(folder: Path, described: nn.Module, tensors: Tensors) -> N
     stored = sum(tensor.numel() for tensor in tensors.values())
     if expected > MOST_NEW * max(stored, 1):
         raise InputError(
-            folder / CONFIG,
+            folder / MODEL_CONFIG,
             None,
             f"sizes of a model of {expected:,} parameters",
             f"those of the weights, which have {stored:,}",
@@ -166,7 +160,7 @@ def load_model(
     """
     _check_sizes(folder, config, tensors)
     with (
-        library_errors(f"{folder / CONFIG}: transformers makes no model of it"),
+        library_errors(f"{folder / MODEL_CONFIG}: transformers makes no model of it"),
         torch.device("meta"),
     ):
         described = auto.from_config(config)

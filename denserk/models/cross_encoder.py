@@ -26,7 +26,8 @@ from denserk.data.batches import Pair, PairBatch, PairJoiner, to_device
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import DenserkError, ModelError
 from denserk.io.locks import refuse_being_written
-from denserk.io.model_files import CONFIG, DENSERK_FILE, find_model, fingerprint_of, read_json
+from denserk.io.model_files import find_model, fingerprint_of, read_json
+from denserk.io.outputs import DENSERK_FILE, MODEL_CONFIG
 from denserk.io.versions import read_whole, reading
 from denserk.models import checkpoints, model_folder, saving
 from denserk.models.backbone import (
@@ -146,12 +147,12 @@ def is_reranker(folder: Path) -> bool:
         if not isinstance(settings, dict):
             return False
         return bool(settings.get("representation") == Representation.CROSS_ENCODER)
-    return (folder / CONFIG).is_file() and _is_published(folder)
+    return (folder / MODEL_CONFIG).is_file() and _is_published(folder)
 
 
 def _is_published(folder: Path) -> bool:
     """Return True for a sequence classifier of transformers."""
-    config = read_json(folder / CONFIG)
+    config = read_json(folder / MODEL_CONFIG)
     return any(str(name).endswith(PUBLISHED) for name in config.get("architectures") or ())
 
 

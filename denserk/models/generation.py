@@ -18,7 +18,8 @@ from denserk.config.formats import CONTINUATIONS, MODELS, GenerateSettings
 from denserk.data.planning import by_length
 from denserk.data.tokenization import VOCABULARY, load_tokenizer
 from denserk.errors import ModelError, UsageError
-from denserk.io.model_files import CONFIG, find_model, fingerprint_of
+from denserk.io.model_files import find_model, fingerprint_of
+from denserk.io.outputs import MODEL_CONFIG
 from denserk.io.versions import Version
 from denserk.models import checkpoints
 from denserk.models.devices import choose_dtype, choose_precision, prepare_device
@@ -176,5 +177,5 @@ class TextGenerator:
 
 def config_and_vocabulary(folder: Path) -> list[Path]:
     """Return the files beside the weights that decide what a model generates."""
-    paths = [folder / name for name in (CONFIG, *VOCABULARY, "merges.txt")]
+    paths = [folder / name for name in (MODEL_CONFIG, *VOCABULARY, "merges.txt")]
     return [path for path in paths if path.is_file()]

@@ -22,13 +22,8 @@ from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import DenserkError, InputError, ModelError, UsageError
 from denserk.io.locks import refuse_being_written
 from denserk.io.manifest import check
-from denserk.io.model_files import (
-    DENSERK_FILE,
-    TERM_WEIGHT_FILE,
-    fingerprint_of,
-    read_json,
-    require_model,
-)
+from denserk.io.model_files import TERM_WEIGHT_FILE, fingerprint_of, read_json, require_model
+from denserk.io.outputs import DENSERK_FILE
 from denserk.io.versions import Version, read_whole
 from denserk.models import checkpoints
 from denserk.models.backbone import STATIC, Architecture, Backbone, architecture_of, longest_input

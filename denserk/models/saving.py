@@ -13,7 +13,8 @@ from denserk.config.options import as_json
 from denserk.config.retrieval import Metric
 from denserk.data.tokenization import PAIR
 from denserk.io.files import flush_written, whole_text, write_errors
-from denserk.io.model_files import CONFIG, DENSERK_FILE, MODULES_FILE
+from denserk.io.model_files import MODULES_FILE
+from denserk.io.outputs import DENSERK_FILE, MODEL_CONFIG
 from denserk.models.backbone import STATIC, longest_input
 from denserk.models.checkpoints import Tensors, write_tensors
 from denserk.models.model_card import CARD_FILE, NO_ORIGIN, Origin, metadata, write_card
@@ -147,7 +148,7 @@ def save_transformer(
     config.architectures = [type(model).__name__]
     values = {**config.to_dict(), "output_hidden_states": hidden_states, "dtype": "float32"}
     values.pop("_name_or_path", None)
-    write_json(folder / CONFIG, values, sort_keys=True)
+    write_json(folder / MODEL_CONFIG, values, sort_keys=True)
 
 
 def write_own_file(
@@ -187,7 +188,7 @@ def _write_sentence_transformers(
     modules = [{"idx": 0, "name": "0", "path": "", "type": ENCODER}]
     if is_standard:
         modules = _standard_modules(encoder)
-        write_json(folder / POOLING_FOLDER / CONFIG, _pooling_config(encoder))
+        write_json(folder / POOLING_FOLDER / MODEL_CONFIG, _pooling_config(encoder))
         write_json(folder / LENGTHS_FILE, _lengths_config(text))
     prompts = {
         "model_type": "SentenceTransformer",

@@ -16,8 +16,6 @@ from denserk.config.retrieval import Metric
 from denserk.errors import ModelError
 from denserk.io.files import read_file
 from denserk.io.model_files import (
-    CONFIG,
-    DENSERK_FILE,
     MODULES_FILE,
     SHOWN,
     look_for_model,
@@ -25,6 +23,7 @@ from denserk.io.model_files import (
     read_json,
     read_optional_json,
 )
+from denserk.io.outputs import DENSERK_FILE, MODEL_CONFIG
 
 PROMPTS_FILE = "config_sentence_transformers.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
@@ -218,7 +217,7 @@ def look_for_encoder(model: str, option: str = "--model") -> None:
     is_denserk = bool(read_optional_json(folder / DENSERK_FILE))
     if not is_denserk and is_sentence_transformers(folder):
         folder = read_sentence_transformers(folder).transformer
-    read_optional_json(folder / CONFIG)
+    read_optional_json(folder / MODEL_CONFIG)
 
 
 def check_cross_encoder(root: Path) -> None:
@@ -233,8 +232,8 @@ def check_cross_encoder(root: Path) -> None:
         hint = f"set default_prompt_name in {model_path} to null to rerank without the prompt"
         _reject(model_path, "default_prompt_name", default, hint)
     _check_activation(model_config, model_path)
-    config = read_optional_json(root / CONFIG, {"sentence_transformers?": dict})
-    _check_activation(config.get("sentence_transformers") or {}, root / CONFIG)
+    config = read_optional_json(root / MODEL_CONFIG, {"sentence_transformers?": dict})
+    _check_activation(config.get("sentence_transformers") or {}, root / MODEL_CONFIG)
     for path in sorted(root.glob("sentence_*_config.json")):
         processing_kwargs = read_json(path).get("processing_kwargs")
         if processing_kwargs:
@@ -258,7 +257,7 @@ def read_sentence_transformers(root: Path) -> SentenceTransformersFolder:
     if transformer_paths:
         transformer_settings = _read_transformer(transformer_paths[0])
     _check_adapter(transformer)
-    pooling_path = modules[POOLING] / CONFIG
+    pooling_path = modules[POOLING] / MODEL_CONFIG
     pooling = read_json(pooling_path)
     dense = _read_dense(modules[DENSE]) if DENSE in modules else None
     has_normalize = NORMALIZE in modules
@@ -283,7 +282,7 @@ def read_sentence_transformers(root: Path) -> SentenceTransformersFolder:
     files = [root / MODULES_FILE, pooling_path]
     files += [path for path in (model_path, *transformer_paths) if path.is_file()]
     if dense is not None:
-        files.append(dense.folder / CONFIG)
+        files.append(dense.folder / MODEL_CONFIG)
     return SentenceTransformersFolder(
         root=root,
         transformer=transformer,
@@ -437,7 +436,7 @@ def _read_pooling(pooling: Mapping[str, Any], path: Path) -> Representation:
 
 def _read_dense(folder: Path) -> DenseLayer:
     """Return the linear layer after the pooling."""
-    path = folder / CONFIG
+    path = folder / MODEL_CONFIG
     config = read_json(path, {"in_features": range(1, LARGEST), "out_features": range(1, LARGEST)})
     _check_text_vectors(config, path)
     if config.get("use_residual"):
@@ -451,7 +450,7 @@ def _read_dense(folder: Path) -> DenseLayer:
 
 def _check_normalize(folder: Path) -> None:
     """Reject a normalisation of anything but the vectors of texts."""
-    path = folder / CONFIG
+    path = folder / MODEL_CONFIG
     _check_text_vectors(read_optional_json(path), path)
 
 
@@ -495,7 +494,7 @@ def _read_truncation(
 def _tokenizer_length(transformer: Path) -> int | None:
     """Return the length of texts by the tokenizer and the transformer; None if neither has one."""
     tokenizer = read_optional_json(transformer / TOKENIZER_CONFIG)
-    config = read_optional_json(transformer / CONFIG)
+    config = read_optional_json(transformer / MODEL_CONFIG)
     limits = [tokenizer.get("model_max_length"), config.get("max_position_embeddings")]
     # transformers writes a huge number where a tokenizer has no limit of its own
     lengths = [limit for limit in limits if type(limit) is int and 0 < limit <= LARGEST]

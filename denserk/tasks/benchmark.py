@@ -34,7 +34,7 @@ from denserk.io.durability import flush_names
 from denserk.io.files import STREAM, write_errors
 from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest, write_manifest
 from denserk.io.model_files import find_model, without_revision
-from denserk.io.outputs import refuse_occupied
+from denserk.io.outputs import MANIFEST, refuse_occupied
 from denserk.models import devices
 from denserk.models.model_folder import read_model_folder
 from denserk.models.precision import is_bfloat16_tried
@@ -165,7 +165,7 @@ class RunMaker:
 
         Runs by other settings are an error.
         """
-        has_runs = (self._output / manifests.NAME).is_file()
+        has_runs = (self._output / MANIFEST).is_file()
         started = None
         if has_runs and self._settings.resume:
             started = read_manifest(self._output, Kind.RUNS, unfinished=True)
@@ -236,7 +236,7 @@ class RunMaker:
     def _index(self, folder: Path, source: str, options: encoding.ModelOptions) -> Path:
         """Return the index of a corpus, building it if needed."""
         index = folder / "index"
-        is_started = (index / manifests.NAME).is_file()
+        is_started = (index / MANIFEST).is_file()
         if is_started and read_manifest(index, Kind.INDEX, unfinished=True).complete:
             return index
         vectors = folder / "vectors"

@@ -42,7 +42,7 @@ from denserk.index.terms import analyzer_of
 from denserk.io import manifest
 from denserk.io.blocks import Texts
 from denserk.io.corpus import read_passages, with_used_fields
-from denserk.io.outputs import named_paths, refuse_inputs, whole_folder
+from denserk.io.outputs import MANIFEST, named_paths, refuse_inputs, whole_folder
 from denserk.io.vector_formats import is_flat, map_flat
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS, read_vector_blocks, verify_folders
 from denserk.io.versions import Versions
@@ -142,7 +142,7 @@ def _build(
     planned = manifest.Manifest(manifest.Kind.INDEX, False, plan.recorded_settings, plan.made_from)
     output = Path(paths.output)
     overwrite = paths.overwrite
-    if paths.resume and (output / manifest.NAME).exists():
+    if paths.resume and (output / MANIFEST).exists():
         present = manifest.read_manifest(output, manifest.Kind.INDEX, unfinished=True)
         if present.complete:
             check_present(output, present, planned)
@@ -169,7 +169,7 @@ def _copy_int8_model(source: Path, folder: Path) -> None:
 def is_approximate(name: str) -> bool:
     """Return whether an input is an index folder of denserk that is not flat."""
     path = Path(name) / INDEX
-    return path.is_file() and path.with_name(manifest.NAME).is_file() and not is_flat(path)
+    return path.is_file() and path.with_name(MANIFEST).is_file() and not is_flat(path)
 
 
 def check_present(name: str | Path, present: manifest.Manifest, planned: manifest.Manifest) -> None:

@@ -30,10 +30,12 @@ from denserk.io import clicks, corpus, generated, runs, topics, training
 from denserk.io import manifest as manifests
 from denserk.io.blocks import Block
 from denserk.io.detection import detect_kind, kind_of_name
-from denserk.io.files import STREAM, display_name, refuse_folder, some
+from denserk.io.files import STREAM, display_name, refuse_folder
 from denserk.io.known_positives import without_known_positives
 from denserk.io.outputs import whole_folder
 from denserk.io.pretraining_text import append_queries
+from denserk.io.qrels import WRITTEN_QRELS, read_qrels, write_qrels
+from denserk.io.short_texts import first_names
 from denserk.io.unchanged import checksum, refuse_change
 from denserk.io.vector_formats import VectorBlock, is_single_file, write_vectors
 from denserk.io.vectors import VectorFolderWriter, VectorSource, read_vector_blocks
@@ -137,8 +139,8 @@ def _qrels(job: _Job) -> int:
         qrels = clicks.clicked_qrels(job.source, job.settings.click_grades)
     else:
         _refuse_click_grades(job)
-        qrels = topics.read_qrels(job.source, job.from_format)
-    return topics.write_qrels(job.target, job.counted(qrels), job.to_format)
+        qrels = read_qrels(job.source, job.from_format)
+    return write_qrels(job.target, job.counted(qrels), job.to_format)
 
 
 def _refuse_click_grades(job: _Job) -> None:
@@ -192,7 +194,7 @@ def _generated_topics(job: _Job) -> int:
 def _generated_qrels(job: _Job) -> int:
     """Write qrels that judge a generated query's passage as relevant."""
     qrels = generated.generated_qrels(job.source)
-    return topics.write_qrels(job.target, job.counted(qrels), job.to_format)
+    return write_qrels(job.target, job.counted(qrels), job.to_format)
 
 
 def _generated_training(job: _Job) -> int:
@@ -277,7 +279,7 @@ def _find_records(
             source,
             None,
             f"no {unit} with {len(missing):,} of the ids that the training data names "
-            f"({some(missing)})",
+            f"({first_names(missing)})",
             f"all its {unit}",
         )
     return records
@@ -365,7 +367,7 @@ class Conversion(NamedTuple):
 CONVERSIONS: dict[Kind, Conversion] = {
     Kind.CORPUS: Conversion(corpus.WRITTEN, "passages", _corpus),
     Kind.QUERIES: Conversion(topics.WRITTEN, "queries", _queries),
-    Kind.QRELS: Conversion(topics.WRITTEN_QRELS, "judgments", _qrels),
+    Kind.QRELS: Conversion(WRITTEN_QRELS, "judgments", _qrels),
     Kind.RUN: Conversion(tuple(formats.RunFormat), "lines", _run),
     Kind.VECTORS: Conversion(tuple(VectorFormat), "vectors", _vectors),
     Kind.TRAINING: Conversion(training.WRITTEN, "examples", _training),
@@ -374,7 +376,7 @@ CONVERSIONS: dict[Kind, Conversion] = {
 # what generated queries are converted to, by the kind of the target
 CONVERSIONS_OF_GENERATED: dict[Kind, Conversion] = {
     Kind.QUERIES: Conversion(topics.WRITTEN, "queries", _generated_topics),
-    Kind.QRELS: Conversion(topics.WRITTEN_QRELS, "judgments", _generated_qrels),
+    Kind.QRELS: Conversion(WRITTEN_QRELS, "judgments", _generated_qrels),
     Kind.TRAINING: Conversion(training.WRITTEN, "examples", _generated_training),
 }
 

@@ -39,8 +39,8 @@ from denserk.io import blocks
 from denserk.io.blocks import Block, Finished, Hashes, Texts
 from denserk.io.corpus import read_passages, with_used_fields
 from denserk.io.files import STREAM, refuse_folder
-from denserk.io.manifest import NAME, Kind, Manifest, read_manifest
-from denserk.io.outputs import prepare_folder, refuse_occupied
+from denserk.io.manifest import Kind, Manifest, read_manifest
+from denserk.io.outputs import MANIFEST, prepare_folder, refuse_occupied
 from denserk.io.topics import read_queries
 from denserk.io.vector_formats import VectorBlock, Vectors, is_single_file, write_vectors
 from denserk.io.vectors import INT8_WEIGHTS, EncodedTexts, VectorFolderWriter
@@ -260,7 +260,7 @@ def initial_state(settings: EncodeSettings, texts: Texts) -> InitialState:
     refuse_output(settings)
     count = texts.count()
     resumed_manifest = None
-    if settings.resume and (Path(settings.output) / NAME).exists():
+    if settings.resume and (Path(settings.output) / MANIFEST).exists():
         resumed_manifest = read_manifest(settings.output, Kind.VECTORS, unfinished=True)
     return InitialState(count, resumed_manifest)
 

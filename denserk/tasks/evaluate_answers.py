@@ -17,10 +17,12 @@ from denserk.evaluation.evaluator import Evaluator, short_names
 from denserk.evaluation.measures import Measure, parse_measures
 from denserk.evaluation.needed_hits import first_hits, prune_hits, read_hits
 from denserk.evaluation.results import EvaluationResult, Run, Values
+from denserk.io.contexts import Context, contexts_writer
 from denserk.io.corpus import PassageTexts, read_passages
-from denserk.io.files import display_name, some
+from denserk.io.files import display_name
 from denserk.io.outputs import scratch_folder
-from denserk.io.topics import contexts_writer, read_queries, read_questions
+from denserk.io.short_texts import first_names
+from denserk.io.topics import read_queries, read_questions
 from denserk.records import Passage, Query
 from denserk.reporting import track
 
@@ -115,7 +117,7 @@ def _read_questions(answers: str, settings: evaluation.EvalSettings) -> list[Que
     if settings.outputs and without_text:
         raise UsageError(
             f"{settings.topics or answers} lacks the text of {len(without_text):,} of "
-            f"{len(questions):,} questions ({some(without_text)}), which "
+            f"{len(questions):,} questions ({first_names(without_text)}), which "
             f"{' and '.join(settings.outputs)} would hold",
             "add --topics FILE, the queries with these ids",
         )
@@ -135,7 +137,7 @@ def _hits_of_questions(
         hits_of_questions = {qid: hits[qid] for qid in qids if qid in hits}
         if not hits_of_questions:
             name = display_name(run)
-            raise MismatchError(f"{name} has no hits for the questions {some(qids)}")
+            raise MismatchError(f"{name} has no hits for the questions {first_names(qids)}")
         retrieved.append(hits_of_questions)
     return retrieved
 
@@ -267,14 +269,13 @@ def _passages_of(
     return {passage.docid: passage for passage in texts.get(list(docids)) if passage is not None}
 
 
-def _contexts(
-    hits: Mapping[str, float], judged: JudgedQuestion
-) -> list[tuple[Passage, float, bool]]:
+def _contexts(hits: Mapping[str, float], judged: JudgedQuestion) -> list[Context]:
     """Return the passages of hits that are not missing, scores, and whether they hold an answer."""
     contexts = []
     for docid, score in hits.items():
         if docid in judged.passages:
-            contexts.append((judged.passages[docid], score, judged.has_answer[docid]))
+            has_answer = judged.has_answer[docid]
+            contexts.append(Context(judged.passages[docid], score, has_answer))
     return contexts
 
 
@@ -286,10 +287,10 @@ def _warn_of_answers(
     if unanswered:
         logger.warning(
             "questions without an answer, which no passage holds: "
-            f"{len(unanswered):,} ({some(unanswered)})"
+            f"{len(unanswered):,} ({first_names(unanswered)})"
         )
     if unusable_answers:
-        listed = f"{len(unusable_answers):,} ({some(unusable_answers)})"
+        listed = f"{len(unusable_answers):,} ({first_names(unusable_answers)})"
         if regex:
             logger.warning(f"answers that are not valid regular expressions: {listed}")
         else:

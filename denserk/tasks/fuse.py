@@ -15,8 +15,8 @@ from denserk.io.files import STREAM, ScratchRecords
 from denserk.io.ir_metadata import describe_run
 from denserk.io.manifest import file_sha256, forget_file
 from denserk.io.outputs import scratch_folder
+from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import RunLookup, write_run
-from denserk.io.topics import read_qrels_map
 from denserk.io.versions import reading
 
 

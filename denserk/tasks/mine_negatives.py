@@ -25,13 +25,15 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.evaluation.answers import match_answers
 from denserk.io import training
 from denserk.io.corpus import PassageTexts, as_searched, read_passages, with_used_fields
-from denserk.io.files import ScratchRecords, display_name, some
+from denserk.io.files import ScratchRecords, display_name
 from denserk.io.known_positives import KnownPositives
 from denserk.io.manifest import Kind, Manifest, describe_file, forget_file
 from denserk.io.outputs import scratch_folder
+from denserk.io.qrels import grades_by_query, read_qrels
 from denserk.io.run_lookup import RunByQuery
 from denserk.io.runs import RunLookup
-from denserk.io.topics import grades_by_query, read_qrels, read_queries, read_questions
+from denserk.io.short_texts import first_names
+from denserk.io.topics import read_queries, read_questions
 from denserk.io.training import read_training
 from denserk.io.unchanged import checksum, refuse_change
 from denserk.records import Candidate, Passage, Qrel, Query, TrainingExample, best_first
@@ -384,7 +386,8 @@ class Mining:
         missing = [qid for qid in self._shard if qid not in queries_with_hits]
         if missing and not self._settings.skip_missing:
             found = (
-                f"no hits for {len(missing):,} of {len(self._shard):,} queries ({some(missing)})"
+                f"no hits for {len(missing):,} of {len(self._shard):,} queries "
+                f"({first_names(missing)})"
             )
             hint = "add --skip-missing to leave such queries out"
             raise InputError(", ".join(self._paths.run), None, found, "hits for every query", hint)

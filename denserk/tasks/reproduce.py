@@ -19,11 +19,11 @@ from denserk.config.analysis import Step
 from denserk.config.options import from_json
 from denserk.errors import DenserkError, MismatchError
 from denserk.io import manifest as manifests
-from denserk.io.blocks import JOURNAL, texts_sha256
+from denserk.io.blocks import texts_sha256
 from denserk.io.corpus import read_passages
 from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest
-from denserk.io.outputs import training_folder
-from denserk.io.topics import read_queries
+from denserk.io.outputs import JOURNAL, training_folder
+from denserk.io.topics import read_queries, topics_sha256
 from denserk.io.vectors import open_vectors, verify_folders
 from denserk.tasks.build_index import VECTORS_SHA256, bm25_texts
 from denserk.tasks.reproduce_comparison import Verdict, compare, fingerprint_of
@@ -248,8 +248,7 @@ def changed_or_unreadable(name: str, is_same: Callable[[], object]) -> list[str]
 def has_same_topics(topics: Mapping[str, Any], qrels: str | None) -> bool:
     """Return whether queries have the recorded ids and texts."""
     queries = read_queries(topics["name"], None, qrels, topics.get("fields"))
-    digest = texts_sha256([query.qid, query.text] for query in queries)
-    return bool(digest == topics["sha256"])
+    return bool(topics_sha256(queries) == topics["sha256"])
 
 
 def has_same_texts(manifest: Manifest) -> bool:

@@ -9,8 +9,8 @@ import numpy as np
 
 from denserk.config.analysis import Step
 from denserk.errors import DenserkError
-from denserk.io.blocks import JOURNAL
 from denserk.io.manifest import Kind, file_sha256, read_manifest
+from denserk.io.outputs import JOURNAL
 from denserk.io.runs import read_run_scores
 from denserk.io.vectors import read_vector_blocks
 

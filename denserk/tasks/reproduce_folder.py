@@ -10,7 +10,7 @@ from denserk.io import manifest as manifests
 from denserk.io.blocks import refuse_other_run
 from denserk.io.files import is_temporary, write_errors
 from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest, write_manifest
-from denserk.io.outputs import refuse_occupied, training_folder
+from denserk.io.outputs import MANIFEST, refuse_occupied, training_folder
 
 STEPS = "steps"  # in the contents of the manifest: names of files and folders that were made again
 
@@ -56,11 +56,11 @@ class WorkFolder:
         """Remove the steps; a UsageError if there is anything else."""
         manifest = read_manifest(self.path, Kind.REPRODUCTION, unfinished=True)
         steps = [self.path / name for name in manifest.contents.get(STEPS, ())]
-        removable = {self.path / manifests.NAME}
+        removable = {self.path / MANIFEST}
         for step in steps:
             removable.add(step)
             removable.add(training_folder(step))
-            removable.add(self.path / f"{step.name}.{manifests.NAME}")
+            removable.add(self.path / f"{step.name}.{MANIFEST}")
             removable.add(self.path / f"{step.name}{manifests.IR_METADATA_SUFFIX}")
             for folder in (step, training_folder(step)):
                 if folder.is_dir():

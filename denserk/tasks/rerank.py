@@ -22,14 +22,14 @@ from denserk.config.options import NOTHING, as_json
 from denserk.config.retrieval import RerankPaths, RerankSettings
 from denserk.errors import InputError
 from denserk.index.ranking import Hits, Ranking
-from denserk.io.blocks import texts_sha256
 from denserk.io.corpus import PassageTexts, as_searched, read_passages, with_used_fields
-from denserk.io.files import STREAM, some
+from denserk.io.files import STREAM
 from denserk.io.ir_metadata import describe_run
 from denserk.io.manifest import forget_file
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import read_run, write_run
-from denserk.io.topics import read_queries
+from denserk.io.short_texts import first_names
+from denserk.io.topics import describe_topics, read_queries
 from denserk.io.unchanged import changed, checksum
 from denserk.io.versions import Version
 from denserk.models.cross_encoder import PairScorer
@@ -88,7 +88,7 @@ def rerank(
     origin = {
         "model": scorer.description(),
         "run": {"name": paths.run, "sha256": run.sha256},
-        "topics": _described_topics(paths, queries),
+        "topics": describe_topics(paths.topics, paths.topics_field, queries.values()),
         "corpus": {"name": paths.corpus, **as_json(corpus)},
     }
     counts = {"queries": result.queries, "pairs": result.pairs, "hits": result.hits}
@@ -100,15 +100,6 @@ def _read_queries(paths: RerankPaths) -> dict[str, Query]:
     """Return the queries of --topics by their ids."""
     queries = read_queries(paths.topics, paths.topics_format, fields=paths.topics_field)
     return {query.qid: query for query in queries}
-
-
-def _described_topics(paths: RerankPaths, queries: Mapping[str, Query]) -> dict[str, Any]:
-    """Return what the manifest records of the topics."""
-    sha256 = texts_sha256([query.qid, query.text] for query in queries.values())
-    topics: dict[str, Any] = {"name": paths.topics, "sha256": sha256}
-    if paths.topics_field:
-        topics["fields"] = list(paths.topics_field)
-    return topics
 
 
 class RereadRun:
@@ -153,7 +144,7 @@ def note_passages(
     if unknown_qids:
         message = (
             f"{len(unknown_qids):,} queries that {paths.topics} does not hold "
-            f"({some(unknown_qids)})"
+            f"({first_names(unknown_qids)})"
         )
         hint = "name the --topics that the run was made from"
         raise InputError(paths.run, None, message, "queries that are there", hint)

@@ -22,13 +22,12 @@ from denserk.index.query_encoder import load_query_encoder, refuse_other_queries
 from denserk.index.ranking import Hits
 from denserk.index.searcher import Searcher
 from denserk.io import vectors
-from denserk.io.blocks import texts_sha256
 from denserk.io.exclusions import Exclusions, chosen_exclusions, read_exclusions
 from denserk.io.ir_metadata import describe_run
 from denserk.io.manifest import Description, forget_file, model_of
 from denserk.io.run_columns import RankedWords
 from denserk.io.runs import write_run
-from denserk.io.topics import read_queries
+from denserk.io.topics import describe_topics, read_queries
 from denserk.io.vector_formats import VectorBlock
 from denserk.records import Query
 from denserk.reporting import Progress, track
@@ -281,10 +280,7 @@ def _write_manifest(
     index = indexes[0] if len(indexes) == 1 else indexes
     topics: dict[str, Any] | None = None
     if session.topics:
-        sha256 = texts_sha256([query.qid, query.text] for query in session.topics)
-        topics = {"name": paths.topics, "sha256": sha256}
-        if paths.topics_field:
-            topics["fields"] = list(paths.topics_field)
+        topics = describe_topics(paths.topics, paths.topics_field, session.topics)
     origin: dict[str, Any] = {
         "index": index,
         "model": session.prepared.model,

@@ -124,7 +124,7 @@ def _texts(run: PretrainRun) -> Iterator[str]:
         for source in run.pretrain.corpus:
             for document in documents_of(run, source):
                 progress.advance()
-                yield "\n".join(document.parts)
+                yield "\n".join(document.texts)
 
 
 def train_vocabulary(

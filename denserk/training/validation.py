@@ -23,7 +23,8 @@ from denserk.data.training_data import SentenceStore, TrainingStore
 from denserk.errors import InputError
 from denserk.evaluation.sentences import score_examples, summarize_examples
 from denserk.io.corpus import read_passages
-from denserk.io.topics import read_qrels_map, read_queries
+from denserk.io.qrels import read_qrels_map
+from denserk.io.topics import read_queries
 from denserk.losses.retrieval import sentence_loss
 from denserk.models.cross_encoder import Reranker
 from denserk.models.representation import Encoder, Retriever

@@ -24,7 +24,8 @@ from denserk.config.evaluation import EvaluationSettings
 from denserk.config.formats import CorpusFormat
 from denserk.io.corpus import read_passages, write_passages
 from denserk.io.outputs import training_folder
-from denserk.io.topics import read_qrels_map, read_queries
+from denserk.io.qrels import read_qrels_map
+from denserk.io.topics import read_queries
 from denserk.models.text_encoder import TextEncoder
 from denserk.tasks.evaluate import evaluate
 from tests.benchmarks.studies import COMPUTE, finished, only, write_topics

@@ -39,7 +39,8 @@ from denserk.config.formats import CorpusFormat
 from denserk.config.pretraining import PretrainingObjective
 from denserk.data.sentences import split_sentences
 from denserk.io.corpus import read_passages, write_passages
-from denserk.io.topics import read_qrels_map, read_queries
+from denserk.io.qrels import read_qrels_map
+from denserk.io.topics import read_queries
 from denserk.records import Passage
 from tests.benchmarks.studies import (
     COMPUTE,

@@ -24,7 +24,7 @@ from denserk.commands.data import convert
 from denserk.commands.retrieve import encode, search
 from denserk.commands.train import finetune, mine_negatives
 from denserk.config.evaluation import EvaluationSettings
-from denserk.io.topics import read_qrels_map
+from denserk.io.qrels import read_qrels_map
 from denserk.tasks.evaluate import evaluate
 from tests.benchmarks.studies import (
     COMPUTE,

@@ -13,7 +13,7 @@ from denserk.data.copied_queries import (
     markdown_sections,
     title_queries,
 )
-from denserk.io.files import with_single_spaces
+from denserk.io.short_texts import with_single_spaces
 from denserk.records import GeneratedQuery, Passage
 
 ALL = tuple(QuerySource)

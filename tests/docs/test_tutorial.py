@@ -13,7 +13,8 @@ import pytest
 import denserk
 from denserk.config.formats import CorpusFormat, QrelsFormat, TopicsFormat
 from denserk.io.corpus import read_passages, write_passages
-from denserk.io.topics import read_qrels, read_queries, write_qrels, write_queries
+from denserk.io.qrels import read_qrels, write_qrels
+from denserk.io.topics import read_queries, write_queries
 from tests.docs.test_readme import ROOT, prepared, program, run, runnable_blocks  # noqa: F401
 
 TUTORIAL = ROOT / "docs" / "tutorial.md"

@@ -15,7 +15,8 @@ from denserk.config.formats import TopicsFormat
 from denserk.errors import DenserkError, InputError
 from denserk.evaluation import answers as module
 from denserk.evaluation.answers import judging, match_answers, tokens_of
-from denserk.io.topics import read_qrels_map, read_queries, read_questions, write_queries
+from denserk.io.qrels import read_qrels_map
+from denserk.io.topics import read_queries, read_questions, write_queries
 from denserk.tasks.evaluate_answers import BATCH, evaluate_answers
 from tests.support.peers import run_pyserini
 

@@ -14,8 +14,8 @@ from denserk.errors import MismatchError
 from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
 from denserk.io import run_columns, runs
+from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import read_run_scores
-from denserk.io.topics import read_qrels_map
 from denserk.tasks.evaluate import evaluate
 
 Scores = dict[str, dict[str, float]]

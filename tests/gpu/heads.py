@@ -14,7 +14,8 @@ from typing import Any
 
 from denserk.api import Index, encode, evaluate, finetune, pretrain
 from denserk.io.corpus import read_passages
-from denserk.io.topics import read_qrels_map, read_queries
+from denserk.io.qrels import read_qrels_map
+from denserk.io.topics import read_queries
 from tests.gpu.measuring import Load
 from tests.gpu.models import has_minilm, random_bert
 from tests.gpu.real_training import measured, mined_examples, passage_length, precision

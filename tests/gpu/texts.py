@@ -10,7 +10,8 @@ from pathlib import Path
 
 from denserk.config.formats import CorpusFormat
 from denserk.io.corpus import read_passages, write_passages
-from denserk.io.topics import read_qrels_map, read_queries
+from denserk.io.qrels import read_qrels_map
+from denserk.io.topics import read_queries
 from denserk.records import Passage
 from tests.gpu.setup import Setup
 

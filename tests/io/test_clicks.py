@@ -4,7 +4,8 @@ import pytest
 
 from denserk.errors import InputError
 from denserk.io.clicks import clicked_examples, clicked_qrels, clicked_queries, query_id
-from denserk.io.topics import read_qrels, read_queries
+from denserk.io.qrels import read_qrels
+from denserk.io.topics import read_queries
 from denserk.io.training import read_training
 from denserk.records import Candidate, Qrel, Query, TrainingExample
 

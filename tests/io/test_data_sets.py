@@ -12,14 +12,8 @@ from denserk.errors import DenserkError, InputError, UsageError
 from denserk.io import data_sets
 from denserk.io.corpus import read_passages
 from denserk.io.data_sets import find_parts
-from denserk.io.topics import (
-    read_qrels,
-    read_qrels_map,
-    read_queries,
-    read_questions,
-    write_qrels,
-    write_queries,
-)
+from denserk.io.qrels import read_qrels, read_qrels_map, write_qrels
+from denserk.io.topics import read_queries, read_questions, write_queries
 from denserk.records import Passage, Qrel, Query
 from tests.support.faults import denserk
 from tests.support.toy import PASSAGES, QRELS, QUERIES

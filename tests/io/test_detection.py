@@ -22,8 +22,9 @@ from denserk.io.detection import (
 from denserk.io.file_head import FileHead
 from denserk.io.files import open_ahead
 from denserk.io.generated import read_generated
+from denserk.io.qrels import FORMAT_BY_WIDTH, read_qrels
 from denserk.io.runs import read_run
-from denserk.io.topics import FORMAT_BY_WIDTH, read_qrels, read_queries
+from denserk.io.topics import read_queries
 from denserk.io.training import read_training
 from denserk.io.vectors import read_vector_blocks
 

@@ -6,7 +6,8 @@ from denserk.config.encoding import ModelOptions
 from denserk.config.formats import ConversionSettings, Kind
 from denserk.errors import InputError, UsageError
 from denserk.io.generated import generated_examples, generated_qrels, generated_topics
-from denserk.io.topics import read_qrels, read_queries
+from denserk.io.qrels import read_qrels
+from denserk.io.topics import read_queries
 from denserk.io.training import read_training
 from denserk.records import Candidate, Passage, Qrel, Query
 from denserk.tasks.convert import convert

@@ -17,8 +17,9 @@ from denserk.config.formats import (
 )
 from denserk.errors import DenserkError
 from denserk.io.corpus import read_passages
+from denserk.io.qrels import read_qrels
 from denserk.io.runs import read_run, read_run_scores
-from denserk.io.topics import read_qrels, read_queries, read_questions
+from denserk.io.topics import read_queries, read_questions
 from denserk.io.training import read_sentences, read_training
 from denserk.io.vector_formats import read_json_lines
 

@@ -31,7 +31,7 @@ def test_empty_lines_decide_where_documents_of_plain_text_end(
     path = tmp_path / "c.txt"
     path.write_text(content)
     documents = read_documents(str(path))
-    assert [document.parts for document in documents] == [(text,) for text in texts]
+    assert [document.texts for document in documents] == [(text,) for text in texts]
     assert caplog.messages == [f"c.txt: plain text, documents are {unit}"]
 
 
@@ -48,7 +48,7 @@ def test_an_option_decides_where_documents_of_plain_text_end(
     path = tmp_path / "c.txt"
     path.write_text(content)
     documents = read_documents(str(path), raw_text=raw_text)
-    assert [document.parts for document in documents] == [(text,) for text in texts]
+    assert [document.texts for document in documents] == [(text,) for text in texts]
     assert caplog.messages == []
 
 
@@ -59,26 +59,28 @@ def test_an_option_decides_where_documents_of_plain_text_end(
             {"_id": "1", "title": " T ", "text": "a text", "url": "u"},
             Document("1", "T", ("a text", "u")),
         ),
-        ({"spans": ["a b", " ", "c"]}, Document("1", "", ("a b", "c"), cut=True)),
-        ({"spans": []}, Document("1", "", (), cut=True)),
+        ({"spans": ["a b", " ", "c"]}, Document("1", "", ("a b", "c"), has_spans=True)),
+        ({"spans": []}, Document("1", "", (), has_spans=True)),
         (
             {"text": [5, 6], "queries": [[7], [8, 9]], "next": [[3]]},
-            Document("", "", (), tokens=[[5, 6]], queries=[[7], [8, 9]], next=[[3]]),
+            Document("", "", (), tokens=[[5, 6]], queries=[[7], [8, 9]], continuations=[[3]]),
         ),
         ({"text": [1], "next": None}, Document("", "", (), tokens=[[1]])),
         ({"text": []}, Document("", "", (), tokens=[[]])),
-        ({"spans": [[5, 6], [7]]}, Document("", "", (), cut=True, tokens=[[5, 6], [7]])),
+        ({"spans": [[5, 6], [7]]}, Document("", "", (), has_spans=True, tokens=[[5, 6], [7]])),
     ],
 )
 def test_records_are_passages_spans_or_token_ids(tmp_path, record, document):
     source = jsonl(tmp_path / "c.jsonl", [record])
     (read_document,) = read_documents(source, fields=("text", "url"))
-    assert read_document._replace(place=document.place) == document
+    assert read_document._replace(path="", line=None) == document
 
 
 def test_a_document_of_token_ids_knows_its_line(tmp_path):
     source = jsonl(tmp_path / "c.jsonl", [{"text": [1]}, {"text": [2]}])
-    assert [document.place for document in read_documents(source)] == [(source, 1), (source, 2)]
+    first, second = read_documents(source)
+    assert (first.path, first.line) == (source, 1)
+    assert (second.path, second.line) == (source, 2)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_a_folder_is_its_files_by_name(tmp_path):
 
     (tmp_path / "c.txt").write_text("a line.\n")
     documents = read_documents(str(tmp_path))
-    assert [document.parts for document in documents] == [
+    assert [document.texts for document in documents] == [
         ("one.",),
         ("one.",),
         ("two.",),
@@ -112,8 +114,8 @@ def test_a_folder_of_documents(tmp_path):
     (tmp_path / "sub" / "a.txt").write_text("one.\n\ntwo.\n")
     (tmp_path / "b.md").write_text("# Head\n\none.\n")
     markdown, text = read_documents(str(tmp_path))
-    assert (markdown.docid, markdown.parts) == ("b.md", ("Head", "one."))
-    assert (text.docid, text.parts) == ("sub/a.txt", ("one.\n\ntwo.",))
+    assert (markdown.docid, markdown.texts) == ("b.md", ("Head", "one."))
+    assert (text.docid, text.texts) == ("sub/a.txt", ("one.\n\ntwo.",))
 
 
 @pytest.mark.parametrize(

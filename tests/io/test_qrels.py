@@ -2,7 +2,7 @@ import pytest
 
 from denserk.config.formats import QrelsFormat
 from denserk.errors import InputError
-from denserk.io.topics import read_qrels, read_qrels_map, write_qrels
+from denserk.io.qrels import read_qrels, read_qrels_map, write_qrels
 from denserk.records import Qrel
 
 QRELS = [Qrel("007", "d1", 2), Qrel("q2", "d1", 0), Qrel("007", "d2", -1)]

@@ -8,7 +8,8 @@ from denserk.commands.app import run
 from denserk.errors import InputError, UsageError
 from denserk.io.corpus import read_passages
 from denserk.io.pretraining_text import read_documents
-from denserk.io.topics import read_qrels_map, read_queries
+from denserk.io.qrels import read_qrels_map
+from denserk.io.topics import read_queries
 from denserk.io.training import read_sentences, read_training
 from denserk.records import Passage, Query
 from tests.io.test_training import summary

@@ -1,19 +1,11 @@
-import json
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from denserk.config.formats import TopicsFormat
 from denserk.errors import InputError
-from denserk.io.topics import (
-    WRITTEN,
-    contexts_writer,
-    read_questions,
-    read_topics_file,
-    write_queries,
-)
-from denserk.records import Passage, Query
+from denserk.io.topics import WRITTEN, read_questions, read_topics_file, write_queries
+from denserk.records import Query
 
 QA_ARRAY = '[{"question": "who", "answers": ["a"]}, {"question": "u", "answers": []}]'
 QA_BY_ID = '{"7": {"question": "who", "answers": ["a"]}}'
@@ -137,50 +129,3 @@ def test_answers_without_their_question(tmp_path, text, answers):
     path = tmp_path / "a"
     path.write_text(text)
     assert {query.qid: query.answers for query in read_questions(str(path))} == answers
-
-
-QUESTIONS = [Query("0", 'who said "é"?', ("a", "b's")), Query("1", "why")]
-CONTEXT = (Passage("d1", "a\ntext", "A Title"), 1 / 3, True)
-
-
-def write_contexts(path, *, pyserini):
-    """Write two questions, of which the first has a context; return the JSON of the file."""
-    with contexts_writer(path, pyserini=pyserini) as write:
-        write(QUESTIONS[0], [CONTEXT])
-        write(QUESTIONS[1], [])
-    return json.loads(path.read_text("utf-8"))
-
-
-def test_contexts_in_the_format_of_dpr(tmp_path):
-    first, second = write_contexts(tmp_path / "c", pyserini=False)
-    assert first["ctxs"] == [
-        {
-            "id": "d1",
-            "title": "A Title",
-            "text": "a\ntext",
-            "score": "0.333333333",
-            "has_answer": True,
-        }
-    ]
-    assert second == {"question": "why", "answers": [], "ctxs": []}
-
-
-def test_contexts_in_the_format_of_pyserini(tmp_path):
-    questions = write_contexts(tmp_path / "c", pyserini=True)
-    assert questions["0"]["contexts"] == [
-        {
-            "docid": "d1",
-            "text": "A Title\na text",
-            "score": "0.333333333",
-            "has_answer": True,
-        }
-    ]
-
-
-@pytest.mark.parametrize("pyserini", [False, True])
-def test_questions_with_contexts_read_back(tmp_path, pyserini):
-    write_contexts(tmp_path / "c", pyserini=pyserini)
-    queries = read_topics_file(tmp_path / "c")
-    assert [query._replace(extra={}) for query in queries] == [
-        query._replace(extra={}) for query in QUESTIONS
-    ]

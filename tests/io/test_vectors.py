@@ -13,8 +13,9 @@ from denserk.config.encoding import VectorFormat
 from denserk.config.retrieval import Metric
 from denserk.errors import DenserkError, InputError, MismatchError, UsageError
 from denserk.io import vector_formats as formats
-from denserk.io.blocks import JOURNAL, Block
+from denserk.io.blocks import Block
 from denserk.io.manifest import Kind, Manifest
+from denserk.io.outputs import JOURNAL
 from denserk.io.vector_formats import VectorBlock, write_vectors
 from denserk.io.vectors import VectorFolderWriter, open_vectors, read_vector_blocks
 from tests.support.console import warnings_of

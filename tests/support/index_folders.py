@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 
 from denserk.config.retrieval import IndexPaths, IndexSettings, IndexType, Metric
-from denserk.index.folder import part_names
 from denserk.io.blocks import Block
 from denserk.io.manifest import Kind, Manifest, write_manifest
-from denserk.io.vector_formats import write_flat
+from denserk.io.vector_formats import part_names, write_flat
 from denserk.io.vectors import VectorFolderWriter
 from denserk.tasks.build_index import IndexResult, build_index
 

@@ -17,7 +17,15 @@ def jsonl(path: Path, objects: Iterable[Any]) -> str:
 
 
 def write_expansions(path: Path, expansions: Iterable[Any]) -> str:
-    return jsonl(path, (expansion._asdict() for expansion in expansions))
+    records = [
+        {
+            "docid": expansion.docid,
+            "queries": expansion.queries,
+            "next": expansion.continuations,
+        }
+        for expansion in expansions
+    ]
+    return jsonl(path, records)
 
 
 def run_on(*files: str, **options: Any) -> FinetuneRun:

@@ -197,10 +197,10 @@ def test_every_passage_in_the_order_of_the_corpus(models, corpus, tmp_path):
     for expansion in expansions:
         if expansion.docid == "d4":  # has no text
             assert expansion.queries == ()
-            assert expansion.next == ()
+            assert expansion.continuations == ()
         else:
             assert expansion.queries
-            assert len(expansion.next) == 1
+            assert len(expansion.continuations) == 1
     assert result.count == COUNT
     assert result.generated == COUNT
     assert result.empty == 1
@@ -285,7 +285,7 @@ def test_streams_in_and_out(stand_in, corpus, tmp_path, monkeypatch, capfdbinary
 def test_one_model_alone_with_a_prompt_and_a_join(stand_in, corpus, tmp_path):
     run(tmp_path / "x", corpus, continuation_model=None, query_prompt="ask: ", join=" - ")
     expansions = list(read_expansions(tmp_path / "x"))
-    assert all(expansion.next == () for expansion in expansions)
+    assert all(expansion.continuations == () for expansion in expansions)
     _seed, _, text = expansions[0].queries[0].partition(" ")
     assert text.startswith("ask: ")
     assert expansions[4].queries == ()

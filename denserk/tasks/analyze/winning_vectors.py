@@ -21,9 +21,10 @@ from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.data.sampling import choose_records
 from denserk.errors import DenserkError, MismatchError, ModelError
 from denserk.io.corpus import find_records, read_passages
-from denserk.io.files import some
+from denserk.io.qrels import grades_by_query, read_qrels
 from denserk.io.runs import read_run
-from denserk.io.topics import grades_by_query, read_qrels, read_queries
+from denserk.io.short_texts import first_names
+from denserk.io.topics import read_queries
 from denserk.models.representation import MultiVector, PassageVectors
 from denserk.models.text_encoder import TextEncoder, load_models
 from denserk.plots import draw_lines, new_axes
@@ -107,7 +108,7 @@ def choose_pairs(
     if absent_docids:
         logger.warning(
             f"passages that {settings.corpus} does not hold are left out: {len(absent_docids):,} "
-            f"of {len(needed_docids):,} ({some(sorted(absent_docids))})"
+            f"of {len(needed_docids):,} ({first_names(sorted(absent_docids))})"
         )
     return Pairs(queries, list(passages.values()), sets)
 
