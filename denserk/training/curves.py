@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.plots import look, new_axes
+from denserk.plots import new_axes, series_style
 from denserk.training.trainer import EVAL
 
 # heights in inches of the panels
@@ -29,7 +29,7 @@ def draw_curves(history: Sequence[Mapping[str, Any]]) -> Any:
         for number, name in enumerate(names):
             points = [(entry["step"], entry[name]) for entry in history if name in entry]
             steps, values = np.array(points).T
-            style = look(number)
+            style = series_style(number)
             if axes is loss_axes:
                 axes.plot(steps, values, color=style["color"], lw=0.8, alpha=0.3)
                 values = _smoothed(values)
