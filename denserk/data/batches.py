@@ -13,6 +13,7 @@ from torch import Tensor
 
 from denserk.config.encoding import PairSettings, TextSettings
 from denserk.data.planning import Ids, by_length, padded
+from denserk.data.tokenization import special_tokens_around
 from denserk.errors import UsageError
 
 T = TypeVar("T")
@@ -280,13 +281,12 @@ class PairJoiner:
         backend.no_padding()
         self._template = PairTemplate.of(backend.encode("a", "a"))
         self.passage_type = self._template.passage_type
-        # numbers of special tokens before and after a text alone, whose tokens have the number 0
-        text_numbers = backend.encode("a").sequence_ids
-        self._before = text_numbers.index(0)
-        self._after = text_numbers[::-1].index(0)
+        before, after = special_tokens_around(tokenizer)
+        self._count_before = len(before)  # of special tokens around a text alone
+        self._count_after = len(after)
         special_count = self._template.special_count
-        longest_query = text.query_max_length - self._before - self._after
-        longest_passage = text.passage_max_length - self._before - self._after
+        longest_query = text.query_max_length - len(before) - len(after)
+        longest_passage = text.passage_max_length - len(before) - len(after)
         self.limit = longest_query + longest_passage + special_count
         if pairs.max_length is not None:
             self.limit = pairs.max_length
@@ -301,13 +301,16 @@ class PairJoiner:
 
     def join(self, query: Ids, passage: Ids) -> Pair:
         """Join the ids of a query and of a passage, each with its own special tokens."""
-        query_tokens = query[self._before : len(query) - self._after]
-        passage_tokens = passage[self._before : len(passage) - self._after]
+        query_tokens = self._without_special_tokens(query)
+        passage_tokens = self._without_special_tokens(passage)
         passage_tokens = passage_tokens[: self._room - len(query_tokens)]
         query_part = [*self._template.start, *query_tokens, *self._template.middle]
         passage_part = [*passage_tokens, *self._template.end]
         types = np.repeat([0, self.passage_type], [len(query_part), len(passage_part)])
         return Pair(np.array(query_part + passage_part, dtype=np.int64), types)
+
+    def _without_special_tokens(self, ids: Ids) -> Ids:
+        return ids[self._count_before : len(ids) - self._count_after]
 
     def batch(self, pairs: Sequence[Pair]) -> PairBatch:
         """Return inputs as one batch."""
