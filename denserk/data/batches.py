@@ -74,8 +74,9 @@ class TrainingBatch(NamedTuple):
     keys: Tensor  # (P,) int64 from 0, equal for equal passages, in the parts of all ranks
     teacher: Tensor | None
     items: Tensor  # (B,) int64, the queries' numbers in the prepared data
-    known: Positives | None = None  # to mask false negatives
-    guide: dict[str, Sequence[Ids]] | None = None  # "query" and "passage" texts as the guide's ids
+    known_positives: Positives | None = None  # to mask false negatives
+    # "query" and "passage" texts as the guide's ids
+    guide_tokens: dict[str, Sequence[Ids]] | None = None
 
 
 class SentenceBatch(NamedTuple):
@@ -158,7 +159,7 @@ class PlannedTexts:
     """Texts divided into the batches of a model."""
 
     count: int  # of texts
-    members: tuple[Tensor, ...]  # (b,) int64 for each batch, the places of its texts among all
+    rows: tuple[Tensor, ...]  # (b,) int64 for each batch, the rows of its texts among all
     batches: tuple[TokenBatch, ...]
     tokens: int  # padding excluded
     pad_id: int
@@ -178,17 +179,17 @@ class PlannedTexts:
     ) -> "PlannedTexts":
         """Return the texts without the first `done_batches`, in batches of fewer tokens.
 
-        The places of the texts stay as they are. With none done, the batches are those that `plan`
+        The rows of the texts stay as they are. With none done, the batches are those that `plan`
         makes for `batch_tokens`.
         """
         texts: list[Ids] = []
         for batch in self.batches[done_batches:]:
             texts += without_padding(batch)
-        no_places = torch.empty(0, dtype=torch.int64)  # of a block without texts
-        places = torch.cat([no_places, *self.members[done_batches:]])
+        no_rows = torch.empty(0, dtype=torch.int64)  # of a block without texts
+        rows_of_texts = torch.cat([no_rows, *self.rows[done_batches:]])
         remaining = plan(texts, self.pad_id, batch_tokens, batch_size, enough_tokens)
-        members = tuple(places[rows] for rows in remaining.members)
-        return replace(remaining, count=self.count, members=members)
+        rows = tuple(rows_of_texts[numbers] for numbers in remaining.rows)
+        return replace(remaining, count=self.count, rows=rows)
 
 
 def plan(
@@ -200,14 +201,14 @@ def plan(
 ) -> PlannedTexts:
     """Divide the token ids of texts into padded batches by length; see `by_length`."""
     lengths = [len(text) for text in ids]
-    members = []
+    rows_of_batches = []
     batches = []
-    for places in by_length(lengths, batch_tokens, batch_size, enough_tokens):
-        members.append(torch.tensor(places))
-        batches.append(pad([ids[place] for place in places], pad_id))
+    for rows in by_length(lengths, batch_tokens, batch_size, enough_tokens):
+        rows_of_batches.append(torch.tensor(rows))
+        batches.append(pad([ids[row] for row in rows], pad_id))
     return PlannedTexts(
         count=len(ids),
-        members=tuple(members),
+        rows=tuple(rows_of_batches),
         batches=tuple(batches),
         tokens=sum(lengths),
         pad_id=pad_id,

@@ -66,9 +66,9 @@ class StandIn:
     def encode_planned(self, side, planned, advance=lambda count: None):
         type(self).encoded_texts += planned.count
         vectors = torch.empty(planned.count, self.dimension)
-        for members, batch in zip(planned.members, planned.batches, strict=True):
-            vectors[members] = batch.input_ids.float()
-            advance(len(members))
+        for rows, batch in zip(planned.rows, planned.batches, strict=True):
+            vectors[rows] = batch.input_ids.float()
+            advance(len(rows))
         return vectors.numpy()
 
 
