@@ -171,16 +171,16 @@ def test_groups_follow_the_laws_of_sampling(store, positive, negative, pool, fil
 @pytest.mark.parametrize("world", [2, 6])
 def test_the_parts_of_all_ranks_are_the_batch(store, world):
     settings = SamplingSettings(3)
-    whole = TrainingBatches(store, settings, 6, epochs=2, with_scores=True)
+    batches_of_one_process = TrainingBatches(store, settings, 6, epochs=2, with_scores=True)
     batches_of_ranks = [
         TrainingBatches(store, settings, 6, epochs=2, with_scores=True, rank=rank, world=world)
         for rank in range(world)
     ]
-    for step in range(len(whole)):
+    for step in range(len(batches_of_one_process)):
         visits = []
         for batches in batches_of_ranks:
             visits += visits_of(batches[step])
-        assert visits == visits_of(whole[step])
+        assert visits == visits_of(batches_of_one_process[step])
         # the positives of a rank are rows of its own passages
         positives = batches_of_ranks[0][step].groups[:, 0].tolist()
         assert positives == list(range(0, 18 // world, 3))
