@@ -49,7 +49,7 @@ def new_axes(width: float, height: float, rows: int = 1, columns: int = 1, **sha
     return Figure(figsize=(width, height)).subplots(rows, columns, **shape)
 
 
-def look(number: int) -> dict[str, Any]:
+def series_style(number: int) -> dict[str, Any]:
     """Return colour, marker and dash of the n-th series of a plot."""
     return {
         "color": INKS[number % len(INKS)],
@@ -64,7 +64,7 @@ def draw_lines(
     """Draw named lines of (x, y) points, with a legend at that side of the axes."""
     for number, points in enumerate(lines.values()):
         xs, ys = zip(*points, strict=True) if points else ((), ())
-        axes.plot(xs, ys, lw=1.4, ms=4, **look(number))
+        axes.plot(xs, ys, lw=1.4, ms=4, **series_style(number))
     # labels are passed here because matplotlib hides those that begin with "_"
     axes.figure.legend(axes.lines, list(lines), loc=f"outside {legend}")
 

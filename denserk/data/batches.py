@@ -13,6 +13,7 @@ from torch import Tensor
 
 from denserk.config.encoding import PairSettings, TextSettings
 from denserk.data.planning import Ids, by_length, padded
+from denserk.data.tokenization import special_tokens_around
 from denserk.errors import UsageError
 
 T = TypeVar("T")
@@ -73,8 +74,9 @@ class TrainingBatch(NamedTuple):
     keys: Tensor  # (P,) int64 from 0, equal for equal passages, in the parts of all ranks
     teacher: Tensor | None
     items: Tensor  # (B,) int64, the queries' numbers in the prepared data
-    known: Positives | None = None  # to mask false negatives
-    guide: dict[str, Sequence[Ids]] | None = None  # "query" and "passage" texts as the guide's ids
+    known_positives: Positives | None = None  # to mask false negatives
+    # "query" and "passage" texts as the guide's ids
+    guide_tokens: dict[str, Sequence[Ids]] | None = None
 
 
 class SentenceBatch(NamedTuple):
@@ -157,7 +159,7 @@ class PlannedTexts:
     """Texts divided into the batches of a model."""
 
     count: int  # of texts
-    members: tuple[Tensor, ...]  # (b,) int64 for each batch, the places of its texts among all
+    rows: tuple[Tensor, ...]  # (b,) int64 for each batch, the rows of its texts among all
     batches: tuple[TokenBatch, ...]
     tokens: int  # padding excluded
     pad_id: int
@@ -177,17 +179,17 @@ class PlannedTexts:
     ) -> "PlannedTexts":
         """Return the texts without the first `done_batches`, in batches of fewer tokens.
 
-        The places of the texts stay as they are. With none done, the batches are those that `plan`
+        The rows of the texts stay as they are. With none done, the batches are those that `plan`
         makes for `batch_tokens`.
         """
         texts: list[Ids] = []
         for batch in self.batches[done_batches:]:
             texts += without_padding(batch)
-        no_places = torch.empty(0, dtype=torch.int64)  # of a block without texts
-        places = torch.cat([no_places, *self.members[done_batches:]])
+        no_rows = torch.empty(0, dtype=torch.int64)  # of a block without texts
+        rows_of_texts = torch.cat([no_rows, *self.rows[done_batches:]])
         remaining = plan(texts, self.pad_id, batch_tokens, batch_size, enough_tokens)
-        members = tuple(places[rows] for rows in remaining.members)
-        return replace(remaining, count=self.count, members=members)
+        rows = tuple(rows_of_texts[numbers] for numbers in remaining.rows)
+        return replace(remaining, count=self.count, rows=rows)
 
 
 def plan(
@@ -199,14 +201,14 @@ def plan(
 ) -> PlannedTexts:
     """Divide the token ids of texts into padded batches by length; see `by_length`."""
     lengths = [len(text) for text in ids]
-    members = []
+    rows_of_batches = []
     batches = []
-    for places in by_length(lengths, batch_tokens, batch_size, enough_tokens):
-        members.append(torch.tensor(places))
-        batches.append(pad([ids[place] for place in places], pad_id))
+    for rows in by_length(lengths, batch_tokens, batch_size, enough_tokens):
+        rows_of_batches.append(torch.tensor(rows))
+        batches.append(pad([ids[row] for row in rows], pad_id))
     return PlannedTexts(
         count=len(ids),
-        members=tuple(members),
+        rows=tuple(rows_of_batches),
         batches=tuple(batches),
         tokens=sum(lengths),
         pad_id=pad_id,
@@ -280,13 +282,12 @@ class PairJoiner:
         backend.no_padding()
         self._template = PairTemplate.of(backend.encode("a", "a"))
         self.passage_type = self._template.passage_type
-        # numbers of special tokens before and after a text alone, whose tokens have the number 0
-        text_numbers = backend.encode("a").sequence_ids
-        self._before = text_numbers.index(0)
-        self._after = text_numbers[::-1].index(0)
+        before, after = special_tokens_around(tokenizer)
+        self._count_before = len(before)  # of special tokens around a text alone
+        self._count_after = len(after)
         special_count = self._template.special_count
-        longest_query = text.query_max_length - self._before - self._after
-        longest_passage = text.passage_max_length - self._before - self._after
+        longest_query = text.query_max_length - len(before) - len(after)
+        longest_passage = text.passage_max_length - len(before) - len(after)
         self.limit = longest_query + longest_passage + special_count
         if pairs.max_length is not None:
             self.limit = pairs.max_length
@@ -301,13 +302,16 @@ class PairJoiner:
 
     def join(self, query: Ids, passage: Ids) -> Pair:
         """Join the ids of a query and of a passage, each with its own special tokens."""
-        query_tokens = query[self._before : len(query) - self._after]
-        passage_tokens = passage[self._before : len(passage) - self._after]
+        query_tokens = self._without_special_tokens(query)
+        passage_tokens = self._without_special_tokens(passage)
         passage_tokens = passage_tokens[: self._room - len(query_tokens)]
         query_part = [*self._template.start, *query_tokens, *self._template.middle]
         passage_part = [*passage_tokens, *self._template.end]
         types = np.repeat([0, self.passage_type], [len(query_part), len(passage_part)])
         return Pair(np.array(query_part + passage_part, dtype=np.int64), types)
+
+    def _without_special_tokens(self, ids: Ids) -> Ids:
+        return ids[self._count_before : len(ids) - self._count_after]
 
     def batch(self, pairs: Sequence[Pair]) -> PairBatch:
         """Return inputs as one batch."""

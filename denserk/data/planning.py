@@ -20,7 +20,7 @@ def by_length(
     batch_size: int | None = None,
     enough_tokens: float = inf,
 ) -> Iterator[list[int]]:
-    """Yield batches, as places of texts, of texts of similar length; the longest first.
+    """Yield batches, as rows of texts, of texts of similar length; the longest first.
 
     A batch has at most `batch_tokens` tokens, padding included (a longer text is a batch of its
     own), and `batch_size` texts. One of at least `enough_tokens` ends before a shorter text, so
@@ -32,15 +32,15 @@ def by_length(
     [[1], [2], [0, 3]]
     """
     batch: list[int] = []
-    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
+    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
         longest = lengths[batch[0]] if batch else 0
         is_full = (len(batch) + 1) * longest > batch_tokens or len(batch) == batch_size
-        is_shorter = lengths[place] < longest
+        is_shorter = lengths[row] < longest
         has_enough = len(batch) * longest >= enough_tokens
         if batch and (is_full or (is_shorter and has_enough)):
             yield batch
             batch = []
-        batch.append(place)
+        batch.append(row)
     if batch:
         yield batch
 

@@ -122,10 +122,10 @@ def prepare(
     Outdated data is prepared again; without `replace_outdated` it is a MismatchError. `tokenizer`
     is a fast tokenizer of transformers.
     """
-    preparation = _Preparation(run, tokenizer)
+    writer = _TextWriter(run, tokenizer)
     inputs = {"corpus": run.pretrain.corpus, "expansions": run.pretrain.expansions}
-    plan = prepared.plan_of(preparation.settings(), inputs, Kind.PRETRAINING)
-    prepared.prepare_folder(folder, plan, preparation.write, replace_outdated=replace_outdated)
+    plan = prepared.plan_of(writer.settings(), inputs, Kind.PRETRAINING)
+    prepared.prepare_folder(folder, plan, writer.write, replace_outdated=replace_outdated)
     store = PretrainingStore(folder)
     store.warn(WARNINGS)
     return store
@@ -136,8 +136,11 @@ def documents_of(run: PretrainRun, source: str) -> Iterator[Document]:
     return read_documents(source, run.corpus, run.units.fields, run.units.raw_text)
 
 
-class _Preparation:
-    """One pass over all documents: cut, tokenised, grouped into blocks, spans or passages."""
+class _TextWriter:
+    """Writes texts.arrow, and of passages words.arrow, in one pass over all documents.
+
+    Documents are tokenised, and cut or grouped into blocks, spans or passages.
+    """
 
     def __init__(self, run: PretrainRun, tokenizer: Any) -> None:
         self.run = run

@@ -104,6 +104,18 @@ def _refuse_ids_beyond(model_size: Any, vocabulary: Mapping[str, int], folder: P
         )
 
 
+def special_tokens_around(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Return the ids that a tokenizer of transformers puts before and after a text."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_padding()
+    encoding = backend.encode("a")
+    # of each token the number of its text, which is 0; None of a special token
+    text_numbers = encoding.sequence_ids
+    count_before = text_numbers.index(0)
+    count_after = text_numbers[::-1].index(0)
+    return encoding.ids[:count_before], encoding.ids[len(encoding.ids) - count_after :]
+
+
 class TextTokenizer:
     """A tokenizer with the text settings of a model.
 

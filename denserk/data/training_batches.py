@@ -308,8 +308,8 @@ class TrainingBatches(ScheduledBatches[Any]):
             keys=torch.from_numpy(distinct.keys),
             teacher=torch.from_numpy(scores) if self.with_scores else None,
             items=torch.from_numpy(items.copy()),
-            known=known_positives,
-            guide=guide_tokens,
+            known_positives=known_positives,
+            guide_tokens=guide_tokens,
         )
 
     def _distinct_passages(self, rows: Items, items: Items) -> "DistinctPassages":

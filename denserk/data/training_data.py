@@ -113,7 +113,7 @@ def prepare(
         "queries": run.finetune.queries,
         "qrels": run.finetune.qrels,
     }
-    preparation = _Preparation(
+    writer = _ExampleWriter(
         run,
         query_tokenizer,
         passage_tokenizer,
@@ -122,7 +122,7 @@ def prepare(
     prepared.prepare_folder(
         folder,
         prepared.plan_of(settings, inputs),
-        preparation.write,
+        writer.write,
         replace_outdated=replace_outdated,
     )
     store = TrainingStore(folder)
@@ -130,8 +130,11 @@ def prepare(
     return store
 
 
-class _Preparation:
-    """Two passes: examples wait on the disk until their ids have texts, then are tokenised."""
+class _ExampleWriter:
+    """Writes passages.arrow and examples.arrow, in two passes.
+
+    Examples wait on the disk until their ids have texts; then they are tokenised.
+    """
 
     def __init__(
         self,
@@ -152,18 +155,21 @@ class _Preparation:
         """Write the folder's files; return the manifest's counts."""
         fields = dict.fromkeys((*self.passage_tokenizer.settings.fields, *self.distinct_by))
         passage_features = Features({"input_ids": prepared.token_lists(self.passage_tokenizer)})
+        passages_path = str(folder / "passages.arrow")
         with (
             closing(_ScratchExamples(scratch, tuple(fields))) as examples,
-            ArrowWriter(features=passage_features, path=str(folder / "passages.arrow")) as writer,
+            ArrowWriter(features=passage_features, path=passages_path) as passage_writer,
         ):
             for example in self._examples_with_positives():
                 examples.append(example)
             examples.find_texts(self.run)
-            passages = _DistinctPassages(examples, self.distinct_by, self.passage_tokenizer, writer)
+            passages = _DistinctPassages(
+                examples, self.distinct_by, self.passage_tokenizer, passage_writer
+            )
             rows = prepared.write_rows(
                 folder / "examples.arrow", self._example_features(), self._rows(examples, passages)
             )
-            writer.finalize()
+            passage_writer.finalize()
         self.counts["passages"] = passages.count
         if not len(rows):
             raise InputError(self._file_names(), None, "no query with a positive", "at least one")

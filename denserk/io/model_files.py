@@ -86,9 +86,9 @@ def without_revision(name: str) -> str:
     return name if Path(name).is_dir() else name.partition("@")[0]
 
 
-def look_for_model(model: str, option: str = "--model") -> Path:
+def look_for_model(model: str) -> Path:
     """Return a model's folder, before anything slow; an error if it holds no model."""
-    _, folder = _locate(model, option)
+    _, folder = _locate(model, "--model")
     require_model(folder)
     return folder
 

@@ -299,17 +299,17 @@ class PairScorer:
         scores = torch.empty(len(pairs), device=self.device)
         lengths = [len(pair.ids) for pair in pairs]
         score_batch = partial(self._score_batch, pairs)
-        for members, batch_scores in self._budget.in_batches(
+        for rows, batch_scores in self._budget.in_batches(
             lengths, score_batch, self.compute.batch_size
         ):
             # a copy that blocks would wait until the GPU has scored this batch
-            rows = to_device(torch.tensor(members), self.device)
-            scores.index_copy_(0, rows, batch_scores)
+            rows_on_device = to_device(torch.tensor(rows), self.device)
+            scores.index_copy_(0, rows_on_device, batch_scores)
         array: NDArray[np.float32] = scores.cpu().numpy()
         return array
 
-    def _score_batch(self, pairs: Sequence[Pair], members: Sequence[int]) -> Tensor:
+    def _score_batch(self, pairs: Sequence[Pair], rows: Sequence[int]) -> Tensor:
         """Score some of the pairs as one batch: (b,) float32, on the device."""
-        batch = self.joiner.batch([pairs[member] for member in members])
+        batch = self.joiner.batch([pairs[row] for row in rows])
         scores: Tensor = self._reranker(to_device(batch, self.device)).float()
         return scores

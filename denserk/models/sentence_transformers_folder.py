@@ -211,9 +211,9 @@ def is_sentence_transformers(root: Path) -> bool:
     return path.is_file() and OWN_MODULE not in read_file(path)
 
 
-def look_for_encoder(model: str, option: str = "--model") -> None:
+def look_for_encoder(model: str) -> None:
     """Raise an error, before anything slow, for a model that does not exist or is not supported."""
-    folder = look_for_model(model, option)
+    folder = look_for_model(model)
     is_denserk = bool(read_optional_json(folder / DENSERK_FILE))
     if not is_denserk and is_sentence_transformers(folder):
         folder = read_sentence_transformers(folder).transformer

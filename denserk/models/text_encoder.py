@@ -344,7 +344,7 @@ class TextEncoder:
     def in_batches(
         self, planned: PlannedTexts, compute: Callable[[TokenBatch], T]
     ) -> Iterator[tuple[Tensor, T]]:
-        """Yield the positions (b,) of each batch's texts, and what `compute` returns for the batch.
+        """Yield the rows (b,) of each batch's texts, and what `compute` returns for the batch.
 
         Batches become smaller where there is no memory for them; see `TokenBudget`.
         """
@@ -361,7 +361,7 @@ class TextEncoder:
                 planned = self._divided_again(planned, done)
                 done = 0
                 continue
-            yield planned.members[done], result
+            yield planned.rows[done], result
             done += 1
 
     def _computed(self, batch: TokenBatch, compute: Callable[[TokenBatch], T], threads: int) -> T:
@@ -381,13 +381,13 @@ class TextEncoder:
         """Encode texts by one encoder, in their order: (N, ...) float32."""
         text_vectors = torch.empty(0, self.dimension)
         encoded_batches = self.in_batches(planned, lambda batch: vectors_of(batch).float())
-        for members, vectors in encoded_batches:
+        for rows, vectors in encoded_batches:
             if not len(text_vectors):  # how many vectors a text has, the first batch shows
                 text_vectors = vectors.new_empty(planned.count, *vectors.shape[1:])
             # a copy that blocks would wait until the GPU has encoded this batch
-            text_vectors.index_copy_(0, to_device(members, self.device), vectors)
+            text_vectors.index_copy_(0, to_device(rows, self.device), vectors)
             if advance is not None:
-                advance(len(members))
+                advance(len(rows))
         array: NDArray[np.float32] = text_vectors.cpu().numpy()
         return array
 

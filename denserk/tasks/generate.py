@@ -72,7 +72,8 @@ def generate(
     round_trip = None
     if settings.round_trip is not None:
         round_trip = RoundTrip(settings.round_trip, settings.round_trip_hits, compute)
-    generators = load_generators(settings, compute)
+    resumed = resumed_manifest(settings)
+    generators = load_generators(settings, compute, resumed)
     corpus = with_used_fields(settings.corpus, corpus)
     open_corpus = partial(read_passages, settings.corpus, corpus, settings.fields)
     texts = Texts(settings.corpus, "passages", open_corpus)
@@ -81,7 +82,8 @@ def generate(
     start, stop = blocks.shard_bounds(count, block_size, settings.shard_id, settings.shard_num)
 
     manifest = describe(settings, corpus, generators, round_trip)
-    resumed = resumed_manifest(settings, manifest)
+    if resumed is not None:
+        blocks.refuse_other_run(settings.output, resumed, manifest, [*MODELS.values(), ROUND_TRIP])
     writer = None
     if settings.output != STREAM and (resumed is None or not resumed.complete):
         writer = ResumableLines(settings.output, manifest, overwrite=settings.overwrite)
@@ -116,7 +118,7 @@ def log_queries(settings: GenerateSettings, result: GenerateResult) -> None:
 
 
 def load_generators(
-    settings: GenerateSettings, compute: ComputeSettings
+    settings: GenerateSettings, compute: ComputeSettings, resumed: Manifest | None
 ) -> dict[str, "TextGenerator"]:
     """Load the models that are given, by their options; in the precision of a resumed run."""
     options = [option for option, field in MODELS.items() if getattr(settings, field) is not None]
@@ -124,9 +126,8 @@ def load_generators(
         return {}
     from denserk.models.generation import TextGenerator
 
-    manifest = started_manifest(settings)
-    if compute.dtype is DtypeChoice.AUTO and manifest is not None and "dtype" in manifest.settings:
-        compute = replace(compute, dtype=DtypeChoice(recorded_dtype(manifest)))
+    if compute.dtype is DtypeChoice.AUTO and resumed is not None and "dtype" in resumed.settings:
+        compute = replace(compute, dtype=DtypeChoice(recorded_dtype(resumed)))
     return {option: TextGenerator(option, settings, compute) for option in options}
 
 
@@ -167,7 +168,7 @@ def _some_settings(settings: GenerateSettings, names: Sequence[str]) -> dict[str
     return {name: values[name] for name in names}
 
 
-def started_manifest(settings: GenerateSettings) -> Manifest | None:
+def resumed_manifest(settings: GenerateSettings) -> Manifest | None:
     """Return the manifest of the output that is resumed."""
     path = unfinished_folder(settings.output)
     if not beside(path).exists():
@@ -175,14 +176,6 @@ def started_manifest(settings: GenerateSettings) -> Manifest | None:
     if not settings.resume or not path.exists():
         return None
     return read_manifest(path, Kind.EXPANSIONS, unfinished=True)
-
-
-def resumed_manifest(settings: GenerateSettings, manifest: Manifest) -> Manifest | None:
-    """Return the manifest of the output that is resumed, which must be of an equal run."""
-    resumed = started_manifest(settings)
-    if resumed is not None:
-        blocks.refuse_other_run(settings.output, resumed, manifest, [*MODELS.values(), ROUND_TRIP])
-    return resumed
 
 
 class GenerationRun:

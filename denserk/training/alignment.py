@@ -16,7 +16,7 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json
 from denserk.data.batches import plan
 from denserk.data.sentences import split_sentences
-from denserk.data.tokenization import TextTokenizer
+from denserk.data.tokenization import TextTokenizer, special_tokens_around
 from denserk.data.training_data import SentenceStore, write_sentences
 from denserk.errors import UsageError
 from denserk.io.corpus import read_passages
@@ -161,16 +161,6 @@ def static_student(teacher: TextEncoder) -> StudentStart:
     stored = model_folder.StoredModel(folder, stored_encoder, stored_encoder, pooling, teacher.text)
     origin = origin_of(name, teacher_folder)
     return StudentStart(origin, stored, without_special_tokens(tokenizer))
-
-
-def special_tokens_around(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Return the ids that a tokenizer puts before and after a text."""
-    tokenizer.backend_tokenizer.no_padding()
-    text = tokenizer.backend_tokenizer.encode("a")
-    is_special = [sequence is None for sequence in text.sequence_ids]
-    count_before = is_special.index(False)
-    count_after = is_special[::-1].index(False)
-    return text.ids[:count_before], text.ids[len(text.ids) - count_after :]
 
 
 def prepare_alignment(

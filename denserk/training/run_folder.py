@@ -26,8 +26,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
-from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,8 +34,6 @@ import orjson
 import torch
 import transformers
 import yaml
-from huggingface_hub import EvalResult
-from numpy.typing import NDArray
 from transformers import TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.integrations import integration_utils as trackers
 
@@ -45,7 +41,7 @@ from denserk.config import recorded
 from denserk.config.encoding import Dtype
 from denserk.config.finetuning import FinetuneRun
 from denserk.config.pretraining import PretrainRun, PretrainSettings
-from denserk.config.training import CROSS_ENCODER, FinetuneSettings, ValidationSettings
+from denserk.config.training import FinetuneSettings, ValidationSettings
 from denserk.errors import MismatchError, MissingExtraError, UsageError
 from denserk.io.claims import NO_INPUTS
 from denserk.io.durability import flush_names, make_folder
@@ -71,11 +67,11 @@ from denserk.io.outputs import DEV_DATA as DEV_DATA
 from denserk.io.outputs import GUIDE_DATA as GUIDE_DATA
 from denserk.io.outputs import START as START
 from denserk.io.outputs import WORK_FOLDERS as WORK_FOLDERS
-from denserk.io.tables import HUB
-from denserk.models import devices, distributed, model_card
-from denserk.models.model_card import CARD_FILE
-from denserk.plots import look, new_axes, save_if_installed
-from denserk.training.trainer import EVAL, Trainer, Training
+from denserk.models import devices, distributed
+from denserk.plots import save_if_installed
+from denserk.training.card import extend_card
+from denserk.training.curves import draw_curves
+from denserk.training.trainer import Trainer, Training
 from denserk.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -83,8 +79,6 @@ logger = logging.getLogger(__name__)
 # in the folder in which a run works, and in that of the model
 RECORD = TRAINING_RECORD
 CURVES = "training.png"
-# how a card names validation data that has no name on the hub
-HELD_OUT = "held-out data"
 CONFIG = "config.yaml"
 
 # Settings that do not change the result, and may differ when a run is resumed.
@@ -104,9 +98,6 @@ FREE = {
 NOT_COMPARED = ("preset", "versions", "processes", "data", "log")
 NEAR_CHANCE = 0.01  # a loss this close to that of chance, as a share of it, stays at chance
 FALLEN = 0.95  # a loss below this share of its first value has fallen
-# heights in inches of the panels of training curves
-LOSS_PANEL = 2.4
-LOWER_PANEL = 1.1
 # What to do about a part of a vector that learns nothing.
 DEAD = {
     "agg": "start from weights with a trained masked-language-model head (denserk pretrain "
@@ -435,160 +426,6 @@ def _another_fell(
             if mean < FALLEN * first_entry.get(name, 0):
                 return True
     return False
-
-
-def extend_card(
-    folder: Path,
-    output: Path,
-    run: FinetuneRun | PretrainRun,
-    record: Mapping[str, Any],
-    measured: Mapping[str, Any],
-) -> None:
-    """Add a run to the card of its model.
-
-    `folder` becomes `output`. `record` has the settings by section, `counts` of the training data,
-    and `steps`; `measured` is an entry of the log, whose measures have names that begin with
-    `eval_`.
-    """
-    card = folder / CARD_FILE
-    if isinstance(run, PretrainRun):
-        corpora = run.pretrain.corpus
-        fields = {"datasets": _hub_datasets(corpora)}
-        sources = _in_words(corpora)
-        model_card.extend_card(card, "pretraining_card.md", fields, sources=sources, **record)
-        return
-    train_data = run.finetune.train_data
-    dev_datasets = _hub_datasets([run.validation.dev_corpus or run.validation.dev_data or ""])
-    measures = _measures(measured)
-    model_card.extend_card(
-        card,
-        "training_card.md",
-        {
-            "datasets": _hub_datasets(train_data),
-            "model_name": output.resolve().name if measures else "",
-            "eval_results": _eval_results(measures, dev_datasets, record),
-        },
-        **record,
-        sources=_in_words(train_data),
-        results=measures,
-        dev=model_card.described_sources(dev_datasets, 0) or HELD_OUT,
-        step=measured.get("step"),
-    )
-
-
-def _measures(entry: Mapping[str, Any]) -> dict[str, float]:
-    """Return the measures of an entry of the log, by their names.
-
-    >>> _measures({"step": 10, "eval_RR@10": 0.25})
-    {'RR@10': 0.25}
-    """
-    measures = {}
-    for name, value in entry.items():
-        if name.startswith(EVAL):
-            measures[name.removeprefix(EVAL)] = value
-    return measures
-
-
-def _eval_results(
-    measures: Mapping[str, float], dev_datasets: Sequence[str], record: Mapping[str, Any]
-) -> list[EvalResult]:
-    """Return measures for the metadata of a card.
-
-    A file has no name that says anything elsewhere: the data is called held out.
-    """
-    return [
-        EvalResult(
-            task_type="text-ranking" if _is_cross_encoder(record) else "text-retrieval",
-            dataset_type=dev_datasets[0] if dev_datasets else "custom",
-            dataset_name=dev_datasets[0] if dev_datasets else HELD_OUT,
-            metric_type=name,
-            metric_value=round(value, 4),
-        )
-        for name, value in measures.items()
-    ]
-
-
-def _in_words(sources: Sequence[str]) -> str:
-    """Return the sources of training data in words, without names of files."""
-    local_files = [source for source in sources if not _is_on_hub(source)]
-    return model_card.described_sources(_hub_datasets(sources), len(local_files))
-
-
-def _is_cross_encoder(record: Mapping[str, Any]) -> bool:
-    """Return whether a run trained a cross-encoder."""
-    representation = record.get("representation") or {}
-    return bool(representation.get("representation") == CROSS_ENCODER)
-
-
-def _hub_datasets(sources: Sequence[str]) -> list[str]:
-    """Return the names of the hub's datasets among training data, each once."""
-    datasets = []
-    for source in sources:
-        if _is_on_hub(source):
-            owner_and_name = _hub_name(source).split("/")[:2]
-            datasets.append("/".join(owner_and_name))
-    return list(dict.fromkeys(datasets))
-
-
-def _is_on_hub(source: str) -> bool:
-    """Return whether training data is a dataset of the hub: hf:NAME may also be a folder."""
-    return source.startswith(HUB) and not Path(_hub_name(source)).exists()
-
-
-def _hub_name(source: str) -> str:
-    """Return NAME of hf:NAME:CONFIG/SPLIT.
-
-    >>> _hub_name("hf:sentence-transformers/gooaq:pair/train")
-    'sentence-transformers/gooaq'
-    """
-    name, _, _ = source.removeprefix(HUB).partition(":")
-    return name
-
-
-def draw_curves(history: Sequence[Mapping[str, Any]]) -> Any:
-    """Draw the log of a run in panels over the steps: loss, learning rate, each validation.
-
-    Losses are smoothed over a tenth of the log, above the raw values in light colour.
-    """
-    panels = _panels(history)
-    heights = [LOSS_PANEL] + [LOWER_PANEL] * (len(panels) - 1)
-    grid = new_axes(5.5, 0.5 + sum(heights), len(panels), sharey=False, height_ratios=heights)
-    loss_axes, rate_axes, *_ = grid
-    for axes, names in zip(grid, panels, strict=True):
-        for number, name in enumerate(names):
-            points = [(entry["step"], entry[name]) for entry in history if name in entry]
-            steps, values = np.array(points).T
-            style = look(number)
-            if axes is loss_axes:
-                axes.plot(steps, values, color=style["color"], lw=0.8, alpha=0.3)
-                values = _smoothed(values)
-            markers_every = ceil(len(steps) / 10)
-            label = "total" if name == "loss" else name.removeprefix("loss_")
-            axes.plot(steps, values, label=label, lw=1.4, ms=4, markevery=markers_every, **style)
-        axes.set_ylabel(names[0].removeprefix(EVAL).replace("_", " "))
-    rate_axes.ticklabel_format(axis="y", scilimits=(0, 0))
-    if len(panels[0]) > 1:
-        loss_axes.legend(loc="upper right", ncols=2)
-    grid[-1].set_xlabel("step")
-    return loss_axes
-
-
-def _panels(history: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the names of the quantities of each panel: losses, learning rate, a measure each."""
-    names = list(dict.fromkeys(chain.from_iterable(history)))
-    losses = ["loss"]
-    parts = [name for name in names if name.startswith("loss_")]
-    if len(parts) > 1:
-        losses += parts
-    measures = [[name] for name in names if name.startswith(EVAL)]
-    return [losses, ["learning_rate"], *measures]
-
-
-def _smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the means of values over a window of a tenth of them, which is cut at the ends."""
-    window = np.ones(max(1, len(values) // 10))
-    counts = np.convolve(np.ones(len(values)), window, "same")
-    return np.convolve(values, window, "same") / counts
 
 
 class _Arguments(TrainingArguments):

@@ -105,7 +105,7 @@ def retrieval_step(
     """
     queries, passages = encode_retrieval_batch(model, batch, cache, update)
     guide_vectors = None
-    if guide is not None and batch.guide is not None:
+    if guide is not None and batch.guide_tokens is not None:
         guide_vectors = encode_by_guide(guide, batch)
     texts = ComparedTexts(
         queries=queries,
@@ -113,7 +113,7 @@ def retrieval_step(
         groups=batch.groups,
         keys=batch.keys,
         teacher=batch.teacher,
-        known_positives=batch.known,
+        known_positives=batch.known_positives,
         guide_vectors=guide_vectors,
     )
     _, processes = world()
@@ -205,10 +205,12 @@ def join(chunks: Sequence[PassageVectors]) -> PassageVectors:
 
 def encode_by_guide(guide: TextEncoder, batch: batches.TrainingBatch) -> retrieval.Vectors:
     """Return the guide's embeddings of the batch's queries and passages."""
-    assert batch.guide is not None
+    assert batch.guide_tokens is not None
     device = batch.keys.device
-    queries = torch.from_numpy(guide.encode_tokens(QUERY, batch.guide[QUERY])).to(device)
-    values = torch.from_numpy(guide.encode_tokens(PASSAGE, batch.guide[PASSAGE])).to(device)
+    query_vectors = guide.encode_tokens(QUERY, batch.guide_tokens[QUERY])
+    passage_vectors = guide.encode_tokens(PASSAGE, batch.guide_tokens[PASSAGE])
+    queries = torch.from_numpy(query_vectors).to(device)
+    values = torch.from_numpy(passage_vectors).to(device)
     return queries, PassageVectors(values.view(len(batch.keys), -1, guide.dimension))
 
 
@@ -612,17 +614,17 @@ def groups_of(
     if split:
         enough_tokens = ENOUGH.get(device.type, 1 << 16)
     most_tokens = limits.tokens or sys.maxsize
-    for members in by_length(lengths[0], most_tokens, limits.texts, enough_tokens):
-        rows = batches.to_device(torch.tensor(members), device)
+    for rows in by_length(lengths[0], most_tokens, limits.texts, enough_tokens):
+        rows_on_device = batches.to_device(torch.tensor(rows), device)
         group_inputs = []
         for tokens, lengths_of_input in zip(inputs, lengths, strict=True):
-            group_lengths = [lengths_of_input[row] for row in members]
+            group_lengths = [lengths_of_input[row] for row in rows]
             width = max(group_lengths)
             update.tokens += sum(group_lengths)
             update.positions += len(group_lengths) * width
             has_padding = min(group_lengths) < width
-            group_inputs.append(tokens.of(rows, width, has_padding=has_padding))
-        yield rows, group_inputs
+            group_inputs.append(tokens.of(rows_on_device, width, has_padding=has_padding))
+        yield rows_on_device, group_inputs
 
 
 def add_up(terms_of_chunks: Iterable[Terms], update: Update, start: Terms) -> Terms:

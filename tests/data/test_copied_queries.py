@@ -152,12 +152,12 @@ def test_at_most_so_many_of_each_source():
 
 def test_queries_depend_on_seed_and_id_alone():
     passage = Passage("d1", RIVER * 3, "Title")
-    both = queries_of(passage, QuerySource.SPAN, QuerySource.CLOZE)
-    alone = queries_of(passage, QuerySource.SPAN)
-    assert both[: len(alone)] == alone
-    assert queries_of(passage, QuerySource.SPAN) == alone
-    assert queries_of(passage, QuerySource.SPAN, seed=2) != alone
-    assert queries_of(passage._replace(docid="d2"), QuerySource.SPAN) != alone
+    spans_and_cloze = queries_of(passage, QuerySource.SPAN, QuerySource.CLOZE)
+    spans = queries_of(passage, QuerySource.SPAN)
+    assert spans_and_cloze[: len(spans)] == spans
+    assert queries_of(passage, QuerySource.SPAN) == spans
+    assert queries_of(passage, QuerySource.SPAN, seed=2) != spans
+    assert queries_of(passage._replace(docid="d2"), QuerySource.SPAN) != spans
 
 
 def test_equal_texts_are_one_query():

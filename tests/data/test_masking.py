@@ -33,8 +33,8 @@ TEXTS = st.lists(st.integers(0, len(NAMES) - 1), max_size=40).map(
 def test_words_are_runs_of_a_beginning_and_what_continues_it(text):
     [words] = words_of(text[None], ENTRIES)
     word_count = words.max(initial=NO_WORD) + 1
-    places_of_words = [np.flatnonzero(words == word).tolist() for word in range(word_count)]
-    assert places_of_words == words_from(text)
+    positions_of_words = [np.flatnonzero(words == word).tolist() for word in range(word_count)]
+    assert positions_of_words == words_from(text)
 
 
 @given(TEXTS)
@@ -63,7 +63,7 @@ def test_eight_in_ten_are_masks_one_in_ten_is_random_and_one_in_ten_stays():
 
 def names_of_words(ids):
     """The words of a text, with the marks of their tokens."""
-    return ["".join(NAMES[ids[place]] for place in word) for word in words_from(ids)]
+    return ["".join(NAMES[ids[position]] for position in word) for word in words_from(ids)]
 
 
 CORPUS = [
@@ -96,9 +96,9 @@ def test_counts_are_those_of_a_plain_count(texts):
     assert {row["word"]: row["texts"] for row in rows} == text_counts
     for text, numbers in zip(texts, numbers_by_token, strict=True):
         words_by_token = [""] * len(text)
-        for places in words_from(text):
-            for place in places:
-                words_by_token[place] = "".join(NAMES[text[place]] for place in places)
+        for positions, word in zip(words_from(text), names_of_words(text), strict=True):
+            for position in positions:
+                words_by_token[position] = word
         names = ["", *(row["word"] for row in rows)]
         assert [names[number] for number in numbers] == words_by_token
 
@@ -147,7 +147,7 @@ def test_an_inverse_frequency_is_that_of_a_table(store, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("start", "end", "whole", "cut"),
+    ("start", "end", "weights_of_words", "weights_of_fragments"),
     [
         (0, 3, [1 / 5, 1.0], [1 / 5, MISSING]),  # the guitar ##ist
         (2, 5, [1.0, 1 / 3], [MISSING, 1 / 3]),  # ##ist ##s of
@@ -156,11 +156,13 @@ def test_an_inverse_frequency_is_that_of_a_table(store, tmp_path):
         (6, 7, [1 / 2], [MISSING]),  # ##ce
     ],
 )
-def test_fragments_weigh_what_their_word_weighs_or_one(store, start, end, whole, cut):
+def test_fragments_weigh_what_their_word_weighs_or_one(
+    store, start, end, weights_of_words, weights_of_fragments
+):
     settings = MaskingSettings(keyword_weight=INVERSE, weigh_fragments=True)
-    assert weights_of(store, settings, 1, start, end) == pytest.approx(whole)
+    assert weights_of(store, settings, 1, start, end) == pytest.approx(weights_of_words)
     settings = MaskingSettings(keyword_weight=INVERSE, weigh_fragments=False)
-    assert weights_of(store, settings, 1, start, end) == pytest.approx(cut)
+    assert weights_of(store, settings, 1, start, end) == pytest.approx(weights_of_fragments)
 
 
 @pytest.mark.parametrize("text", ["[1]", '{"the": 0}', '{"the": true}', "{"])

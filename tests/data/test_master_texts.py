@@ -159,7 +159,8 @@ def test_a_complement_is_what_the_encoder_sees(store, masking, epoch):
 def test_keywords_of_the_example(tmp_path, example, number):
     case = example["keyword_masking"][number]
     table = tmp_path / "frequencies.json"
-    table.write_text(json.dumps({w: c for w, c in case["corpus_frequency"].items() if c}))
+    counts = {word: count for word, count in case["corpus_frequency"].items() if count}
+    table.write_text(json.dumps(counts))
     masking = MaskingSettings(
         keyword_weight=KeywordWeight.INVERSE_FREQUENCY, frequency_dict=str(table)
     )

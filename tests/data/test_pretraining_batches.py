@@ -37,7 +37,7 @@ EVERY = pytest.mark.parametrize("objective", LAYOUTS)
 
 def text(number, length):
     """The ids of a text of its own for every number; words of two tokens are among them."""
-    words = [WORDS[(number * 7 + place) % len(WORDS)] for place in range(length)]
+    words = [WORDS[(number * 7 + position) % len(WORDS)] for position in range(length)]
     return ids_of(" ".join(words))
 
 
@@ -116,13 +116,13 @@ def test_another_epoch_or_seed_gives_other_batches(stores, objective):
 
 @EVERY
 def test_processes_share_a_batch(stores, objective):
-    whole = batches_on(stores, objective)
+    batches_of_one_process = batches_on(stores, objective)
     batches_of_ranks = [batches_on(stores, objective, rank=rank, world=3) for rank in range(3)]
-    for step in range(len(whole)):
+    for step in range(len(batches_of_one_process)):
         rows = []
         for batches in batches_of_ranks:
             rows += rows_of(batches[step])
-        assert sorted(rows) == sorted(rows_of(whole[step]))
+        assert sorted(rows) == sorted(rows_of(batches_of_one_process[step]))
 
 
 def test_two_different_spans_of_a_document_stand_side_by_side(stores):
@@ -131,11 +131,13 @@ def test_two_different_spans_of_a_document_stand_side_by_side(stores):
     pairs_by_document: dict[int, list[tuple[int, int]]] = {}
     for step in range(len(batches)):
         spans = [ids for ids, _ in readings(batches[step].texts)]
-        for first, second in zip(spans[::2], spans[1::2], strict=True):
-            holds_both = [first in document and second in document for document in documents]
+        for left_span, right_span in zip(spans[::2], spans[1::2], strict=True):
+            holds_both = [
+                left_span in document and right_span in document for document in documents
+            ]
             assert sum(holds_both) == 1
             number = holds_both.index(True)
-            pair = documents[number].index(first), documents[number].index(second)
+            pair = documents[number].index(left_span), documents[number].index(right_span)
             pairs_by_document.setdefault(number, []).append(pair)
     for number, pairs in pairs_by_document.items():
         possible_pairs = set(permutations(range(len(documents[number])), 2))
@@ -207,14 +209,14 @@ def test_views_keep_the_law(tokens, rate):
     assert visible[:, 0].all()
     assert visible[: length + 1, length + 1].all()  # [SEP], by all but itself
     assert not visible.diagonal()[1:].any()
-    for place, row in enumerate(visible[1:-1, 1:-1]):
-        # the row's own place is hidden either way, so its word may be whole with it or without
-        hidden_with_place = (~row).tolist()
-        hidden_without_place = list(hidden_with_place)
-        hidden_with_place[place] = True
-        hidden_without_place[place] = False
-        assert keeps_uniform_law((ids, hidden_with_place), rate, extra=2) or keeps_uniform_law(
-            (ids, hidden_without_place), rate, extra=2
+    for position, row in enumerate(visible[1:-1, 1:-1]):
+        # the row's own token is hidden either way, so its word may be whole with it or without
+        hidden_with_token = (~row).tolist()
+        hidden_without_token = list(hidden_with_token)
+        hidden_with_token[position] = True
+        hidden_without_token[position] = False
+        assert keeps_uniform_law((ids, hidden_with_token), rate, extra=2) or keeps_uniform_law(
+            (ids, hidden_without_token), rate, extra=2
         )
 
 

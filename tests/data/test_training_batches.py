@@ -95,13 +95,13 @@ def test_a_plan_holds_every_text_once_within_its_budget(
     planned = plan(texts, 7, batch_tokens, batch_size, enough_tokens)
     widths = [batch.input_ids.shape[1] for batch in planned.batches]
     assert widths == sorted(widths, reverse=True)
-    text_by_place: dict[int, list[int]] = {}
-    for places, batch in zip(planned.members, planned.batches, strict=True):
-        assert len(places) == 1 or batch.input_ids.numel() <= batch_tokens
-        assert batch_size is None or len(places) <= batch_size
-        text_by_place |= zip(places.tolist(), texts_of(batch), strict=True)
+    text_by_row: dict[int, list[int]] = {}
+    for rows, batch in zip(planned.rows, planned.batches, strict=True):
+        assert len(rows) == 1 or batch.input_ids.numel() <= batch_tokens
+        assert batch_size is None or len(rows) <= batch_size
+        text_by_row |= zip(rows.tolist(), texts_of(batch), strict=True)
     assert planned.count == len(texts)
-    assert text_by_place == dict(enumerate(texts))
+    assert text_by_row == dict(enumerate(texts))
     assert planned.tokens == sum(lengths) <= planned.positions
 
 
@@ -171,16 +171,16 @@ def test_groups_follow_the_laws_of_sampling(store, positive, negative, pool, fil
 @pytest.mark.parametrize("world", [2, 6])
 def test_the_parts_of_all_ranks_are_the_batch(store, world):
     settings = SamplingSettings(3)
-    whole = TrainingBatches(store, settings, 6, epochs=2, with_scores=True)
+    batches_of_one_process = TrainingBatches(store, settings, 6, epochs=2, with_scores=True)
     batches_of_ranks = [
         TrainingBatches(store, settings, 6, epochs=2, with_scores=True, rank=rank, world=world)
         for rank in range(world)
     ]
-    for step in range(len(whole)):
+    for step in range(len(batches_of_one_process)):
         visits = []
         for batches in batches_of_ranks:
             visits += visits_of(batches[step])
-        assert visits == visits_of(whole[step])
+        assert visits == visits_of(batches_of_one_process[step])
         # the positives of a rank are rows of its own passages
         positives = batches_of_ranks[0][step].groups[:, 0].tolist()
         assert positives == list(range(0, 18 // world, 3))
@@ -227,7 +227,7 @@ def test_the_known_positives_of_a_query_are_found_by_their_texts(prepared, fill)
     sampling = SamplingSettings(3, PositiveChoice.FIRST, fill_negatives=fill)
     batch = TrainingBatches(store, sampling, 6, masks=True)[0]
     objective = RetrievalObjective(ObjectiveSettings())
-    masked = objective.false_negatives(batch.known, batch.groups, batch.keys)
+    masked = objective.false_negatives(batch.known_positives, batch.groups, batch.keys)
 
     positives_by_query: dict[tuple[int, ...], list[list[int]]] = {}
     for query, rows in zip(store.queries[:], store.positives[:], strict=True):

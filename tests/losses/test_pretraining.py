@@ -3,10 +3,12 @@
 import json
 import math
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from transformers import BertConfig
 
 from denserk.config.pretraining import Decoders, MasterTask
@@ -49,47 +51,86 @@ def batch_of(backbone, lengths=(8, 5)):
     return PretrainingBatch(texts, {}, decoders, visible)
 
 
-def literal_loss(backbone, hidden, labels):
-    """Token by token over all positions, through transformers' own head -> (sum, count)."""
+def vocabulary_logits(backbone, hidden):
+    """The scores of all tokens at each position, by transformers' own head."""
     model = backbone.model
     if backbone.config.model_type == "distilbert":
         states = model.vocab_layer_norm(model.activation(model.vocab_transform(hidden)))
-        logits = model.vocab_projector(states)
-    else:
-        logits = (model.cls if hasattr(model, "cls") else model.lm_head)(hidden)
+        return model.vocab_projector(states)
+    if hasattr(model, "cls"):
+        return model.cls(hidden)
+    return model.lm_head(hidden)
+
+
+def literal_loss(backbone, hidden, labels):
+    """The sum of the losses of all labels, one by one, and the number of labels."""
+    logits = vocabulary_logits(backbone, hidden)
     losses = []
-    for row, place in (labels != IGNORED).nonzero().tolist():
-        log_probabilities = F.log_softmax(logits[row, place], 0)
-        losses.append(-log_probabilities[labels[row, place]].item())
+    for row, position in (labels != IGNORED).nonzero().tolist():
+        log_probabilities = F.log_softmax(logits[row, position], 0)
+        losses.append(-log_probabilities[labels[row, position]].item())
     return sum(losses), len(losses)
+
+
+class LayerModules(NamedTuple):
+    """The modules of a transformer's layer, in the order of their use."""
+
+    heads: int
+    query: nn.Module
+    key: nn.Module
+    value: nn.Module
+    output: nn.Module
+    attention_norm: nn.Module
+    inner: nn.Module
+    outer: nn.Module
+    last_norm: nn.Module
+
+
+def modules_of(layer):
+    if hasattr(layer, "sa_layer_norm"):  # DistilBERT's
+        attention = layer.attention
+        return LayerModules(
+            heads=attention.n_heads,
+            query=attention.q_lin,
+            key=attention.k_lin,
+            value=attention.v_lin,
+            output=attention.out_lin,
+            attention_norm=layer.sa_layer_norm,
+            inner=layer.ffn.lin1,
+            outer=layer.ffn.lin2,
+            last_norm=layer.output_layer_norm,
+        )
+    attention = layer.attention.self
+    return LayerModules(
+        heads=attention.num_attention_heads,
+        query=attention.query,
+        key=attention.key,
+        value=attention.value,
+        output=layer.attention.output.dense,
+        attention_norm=layer.attention.output.LayerNorm,
+        inner=layer.intermediate.dense,
+        outer=layer.output.dense,
+        last_norm=layer.output.LayerNorm,
+    )
 
 
 def literal_layer(layer, queries, states, visible):
     """One text's layer: (T, H), (T, H), (T, T) bool -> (T, H); exact GELU, no dropout."""
-    if hasattr(layer, "sa_layer_norm"):  # DistilBERT's
-        attention = layer.attention
-        heads = attention.n_heads
-        query, key, value = attention.q_lin, attention.k_lin, attention.v_lin
-        output, attention_norm = attention.out_lin, layer.sa_layer_norm
-        inner, outer, last_norm = layer.ffn.lin1, layer.ffn.lin2, layer.output_layer_norm
-    else:
-        attention = layer.attention.self
-        heads = attention.num_attention_heads
-        query, key, value = attention.query, attention.key, attention.value
-        output, attention_norm = layer.attention.output.dense, layer.attention.output.LayerNorm
-        inner, outer = layer.intermediate.dense, layer.output.dense
-        last_norm = layer.output.LayerNorm
-    width = queries.shape[1] // heads
+    modules = modules_of(layer)
+    width = queries.shape[1] // modules.heads
     rows = []
-    for row, visible_states in enumerate(visible):
-        seen = states[visible_states]
+    for query_state, is_visible in zip(queries, visible, strict=True):
+        query = modules.query(query_state)
+        keys = modules.key(states[is_visible])
+        values = modules.value(states[is_visible])
         context = []
-        for head in range(heads):
-            part = slice(head * width, (head + 1) * width)
-            scores = key(seen)[:, part] @ query(queries[row])[part] / math.sqrt(width)
-            context.append(torch.softmax(scores, 0) @ value(seen)[:, part])
-        attended = attention_norm(output(torch.cat(context)) + queries[row])
-        rows.append(last_norm(outer(F.gelu(inner(attended))) + attended))
+        for head in range(modules.heads):
+            dimensions = slice(head * width, (head + 1) * width)
+            scores = keys[:, dimensions] @ query[dimensions] / math.sqrt(width)
+            context.append(torch.softmax(scores, 0) @ values[:, dimensions])
+        attended = modules.attention_norm(modules.output(torch.cat(context)) + query_state)
+        inner_states = F.gelu(modules.inner(attended))
+        rows.append(modules.last_norm(modules.outer(inner_states) + attended))
     return torch.stack(rows)
 
 
@@ -200,7 +241,7 @@ def test_condenser_example_vectors(specs):
 
 def test_master_example_vectors(specs):
     example = json.loads((specs / "master_example.json").read_text())["forward"]
-    texts = {name: example_texts(*part.values()) for name, part in example["inputs"].items()}
+    texts = {name: example_texts(*fields.values()) for name, fields in example["inputs"].items()}
     batch = PretrainingBatch(
         texts["encoder_main"],
         {"npr": texts["encoder_npr"], "cmp": texts["encoder_cmp"]},
@@ -259,6 +300,19 @@ def random_batch(backbone, passes=()):
     return PretrainingBatch(encoder_texts, texts_of_passes, texts_of_decoders)
 
 
+def decoded_by_master(backbone, head, tokens, cls_states):
+    """Each text's states after the decoder, which reads [CLS] states of the encoder first."""
+    decoded = []
+    texts = zip(tokens.input_ids, tokens.attention_mask, cls_states, strict=True)
+    for ids, mask, cls in texts:
+        text_states = torch.cat([cls[None], backbone.encoder.embeddings(ids[None])[0, 1:]])
+        visible = mask.expand(len(ids), -1)
+        for layer in head.children():
+            text_states = literal_layer(layer, text_states, text_states, visible)
+        decoded.append(text_states)
+    return torch.stack(decoded)
+
+
 @pytest.mark.parametrize("kind", WITH_HEADS)
 @pytest.mark.parametrize(
     ("passes", "decoders"), [((), Decoders.SHARED), (("npr", "cmp"), Decoders.SEPARATE)]
@@ -275,16 +329,9 @@ def test_master_literally(tiny, kind, passes, decoders):
     for task, (tokens, labels) in batch.decoders.items():
         states_of_encoder = states[task] if task in passes else states["mlm"]
         head = "shared_decoder" if decoders is Decoders.SHARED else f"{task}_decoder"
-        decoded = []
-        for ids, mask, cls in zip(
-            tokens.input_ids, tokens.attention_mask, states_of_encoder[:, 0], strict=True
-        ):
-            text_states = torch.cat([cls[None], backbone.encoder.embeddings(ids[None])[0, 1:]])
-            visible = mask.expand(len(ids), -1)
-            for layer in objective.heads[head].children():
-                text_states = literal_layer(layer, text_states, text_states, visible)
-            decoded.append(text_states)
-        expected[task] = literal_loss(backbone, torch.stack(decoded), labels)
+        cls_states = states_of_encoder[:, 0]
+        decoded = decoded_by_master(backbone, objective.heads[head], tokens, cls_states)
+        expected[task] = literal_loss(backbone, decoded, labels)
     assert_terms(objective, batch, expected)
 
 
@@ -333,12 +380,11 @@ def test_dupmae_literally(tiny, kind):
     objective = DupMae(backbone, settings).double().eval()
     hidden = backbone(texts.tokens)
     bow_losses = []
-    for states, row in zip(hidden, labels.tolist(), strict=True):
-        places = [place for place, token in enumerate(row) if token != IGNORED]
-        logits = [backbone.vocabulary_logits(states[place]).tolist() for place in places]
-        mu = [max(column) for column in zip(*logits, strict=True)]
+    for states, tokens in zip(hidden, labels, strict=True):
+        logits = backbone.vocabulary_logits(states[tokens != IGNORED]).tolist()
+        mu = [max(logits_of_token) for logits_of_token in zip(*logits, strict=True)]
         total = sum(map(math.exp, mu))
-        for token in set(row) - {IGNORED}:
+        for token in set(tokens.tolist()) - {IGNORED}:
             bow_losses.append(-math.log(math.exp(mu[token]) / total))
     retromae = RetroMae(backbone).double().eval()
     retromae.load_state_dict(objective.state_dict())

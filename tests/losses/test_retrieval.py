@@ -84,7 +84,7 @@ def mean(values):
     return torch.stack(list(values)).mean()
 
 
-def nothing(block, i, other):
+def nothing(block, i, text):
     """No score is masked: of a query i and a passage (qp), of two queries (qq) ..."""
     return False
 
@@ -138,8 +138,10 @@ def self_contrastive(queries, passages, masked=nothing):
 def aggretriever(queries, passages, masked=nothing):
     losses = []
     for i, query in enumerate(queries):
-        for part, weight in ((slice(0, 6), 1.0), (PARTS[0], 0.5), (PARTS[1], 0.5)):
-            scores = {key: query[part] @ passages[ROW[key], 0, part] for key in ROW}
+        for dimensions, weight in ((slice(0, 6), 1.0), (PARTS[0], 0.5), (PARTS[1], 0.5)):
+            scores = {}
+            for key, row in ROW.items():
+                scores[key] = query[dimensions] @ passages[row, 0, dimensions]
             negative_scores = [scores[key] for key in negatives_of(i, masked)]
             losses.append(weight * softmax_loss(scores[POSITIVES[i]], negative_scores))
     return torch.stack(losses).sum() / 4
@@ -190,7 +192,7 @@ LOSSES = {
 }
 
 
-def loss_of(settings, options, queries, values, mask, known=None, guide_vectors=None):
+def loss_of(settings, options, queries, values, mask, known_positives=None, guide_vectors=None):
     """The loss of an objective; false negatives are masked where positives are known."""
     groups = torch.tensor(GROUPS)
     keys = torch.tensor(KEYS)
@@ -198,8 +200,8 @@ def loss_of(settings, options, queries, values, mask, known=None, guide_vectors=
     teacher[groups >= 0] = torch.cat(teacher_scores())
     objective = RetrievalObjective(settings, **options)
     masked = None
-    if known is not None:
-        masked = objective.false_negatives(known, groups, keys, guide_vectors)
+    if known_positives is not None:
+        masked = objective.false_negatives(known_positives, groups, keys, guide_vectors)
     terms = objective(queries, PassageVectors(values, mask), groups, keys, teacher, masked)
     return torch.stack(list(terms.values())).sum()
 
@@ -266,8 +268,8 @@ PASSAGE_TEXTS = {7: 70, 3: 30, 9: 30, 5: 50}
 KNOWN_POSITIVES = [[70, 50], [30, -1], [70, -1], [30, -1]]
 
 
-def is_masked(guide, margin, block, i, other):
-    """Whether a score of query i, or of its positive, with another passage (key) or query is."""
+def is_masked(guide, margin, block, i, text):
+    """Whether a score of query i, or of its positive, with a passage (key) or a query is masked."""
     guide_queries, guide_passages = guide
 
     def is_known(query, key):
@@ -283,17 +285,17 @@ def is_masked(guide, margin, block, i, other):
     positive = POSITIVES[i]
     match block:
         case "qp":
-            is_positive = is_known(i, other)
-            score = guide_score(guide_queries[i], other)
+            is_positive = is_known(i, text)
+            score = guide_score(guide_queries[i], text)
         case "pq":
-            is_positive = is_known(other, positive)
-            score = guide_score(guide_queries[other], positive)
+            is_positive = is_known(text, positive)
+            score = guide_score(guide_queries[text], positive)
         case "qq":
-            is_positive = is_known(i, POSITIVES[other]) or is_known(other, positive)
-            score = torch.dot(guide_queries[i], guide_queries[other])
+            is_positive = is_known(i, POSITIVES[text]) or is_known(text, positive)
+            score = torch.dot(guide_queries[i], guide_queries[text])
         case "pp":
-            is_positive = is_known(i, other)
-            score = guide_score(guide_passages[ROW[positive], 0], other)
+            is_positive = is_known(i, text)
+            score = guide_score(guide_passages[ROW[positive], 0], text)
     if is_positive or margin is None:
         return is_positive
     return score > guide_score(guide_queries[i], positive) - margin
@@ -315,7 +317,7 @@ def test_false_negatives_leave_every_softmax(vectors, literal, settings, options
     if "parts" in options:
         passages = passages[:, :1]
         mask = None
-    known = Positives(
+    known_positives = Positives(
         queries=torch.tensor(QUERY_TEXTS),
         passages=torch.tensor([PASSAGE_TEXTS.get(key, 0) for key in KEYS]),
         positives=torch.tensor(KNOWN_POSITIVES),
@@ -326,7 +328,7 @@ def test_false_negatives_leave_every_softmax(vectors, literal, settings, options
     if margin is not None:
         guide_vectors = guide_queries, PassageVectors(guide_passages)
     settings = settings_of(**settings, guide="g", guide_margin=margin or 0.0)
-    loss = loss_of(settings, options, queries, passages, mask, known, guide_vectors)
+    loss = loss_of(settings, options, queries, passages, mask, known_positives, guide_vectors)
     masked = partial(is_masked, (guide_queries, guide_passages), margin)
     expected = literal(queries, passages, masked)
     assert_same_loss(loss, expected, queries, passages)

@@ -124,7 +124,7 @@ def test_batches_that_were_done_stay(tiny, monkeypatch):
     vectors = encoder.encode_planned("passage", planned, advances.append)
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-5)
     assert failures
-    assert advances[:2] == [len(members) for members in planned.members[:2]]
+    assert advances[:2] == [len(rows) for rows in planned.rows[:2]]
     assert sum(advances) == len(PASSAGES)
     assert len(advances) > len(planned.batches)
 
@@ -238,7 +238,7 @@ def test_texts_are_divided_again_as_if_they_had_been_from_the_start():
     planned = plan(ids, 0, 80)
     expected = plan(ids, 0, 20)
     divided = planned.divided_again(0, 20)
-    for rows, expected_rows in zip(divided.members, expected.members, strict=True):
+    for rows, expected_rows in zip(divided.rows, expected.rows, strict=True):
         assert rows.equal(expected_rows)
     for batch, expected_batch in zip(divided.batches, expected.batches, strict=True):
         assert batch.input_ids.equal(expected_batch.input_ids)
@@ -249,6 +249,6 @@ def test_batches_that_were_done_are_not_divided_again():
     ids = [[*range(1 + number * 7 % 13)] for number in range(30)]
     planned = plan(ids, 0, 80)
     remaining = planned.divided_again(2, 20)
-    expected_rows = torch.cat(planned.members[2:]).sort().values
-    assert torch.cat(remaining.members).sort().values.equal(expected_rows)
+    expected_rows = torch.cat(planned.rows[2:]).sort().values
+    assert torch.cat(remaining.rows).sort().values.equal(expected_rows)
     assert remaining.count == planned.count

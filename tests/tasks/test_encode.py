@@ -66,9 +66,9 @@ class StandIn:
     def encode_planned(self, side, planned, advance=lambda count: None):
         type(self).encoded_texts += planned.count
         vectors = torch.empty(planned.count, self.dimension)
-        for members, batch in zip(planned.members, planned.batches, strict=True):
-            vectors[members] = batch.input_ids.float()
-            advance(len(members))
+        for rows, batch in zip(planned.rows, planned.batches, strict=True):
+            vectors[rows] = batch.input_ids.float()
+            advance(len(rows))
         return vectors.numpy()
 
 
@@ -103,8 +103,11 @@ def test_blocks_are_written_in_corpus_order(corpus, tmp_path):
         assert ids == [passage.docid for passage in block]
         expected = encoder.encode_planned("passage", encoder.plan("passage", block))
         np.testing.assert_array_equal(vectors, expected)
-    assert (result.count, result.dimension, result.encoded) == (23, 4, 23)
-    assert (result.tokens, result.positions) == (92, 92)
+    assert result.count == 23
+    assert result.dimension == 4
+    assert result.encoded == 23
+    assert result.tokens == 92
+    assert result.positions == 92
     assert folder.manifest.made_from["model"]["fingerprint"] == "m"
 
 

@@ -63,8 +63,8 @@ def test_the_same_seed_gives_the_same_samples(kind, writer):
     state = torch.get_rng_state()
     samples = generator.generate(TEXTS, 40, seed=7)
     assert torch.equal(torch.get_rng_state(), state)
-    other_generator = load(writer(kind), OPTIONS[kind], batch_size=5)
-    assert other_generator.generate(TEXTS, 40, seed=7) == samples
+    loaded_again = load(writer(kind), OPTIONS[kind], batch_size=5)
+    assert loaded_again.generate(TEXTS, 40, seed=7) == samples
     assert generator.generate(TEXTS, 40, seed=8) != samples
     assert samples[3] == []  # of the empty text
     assert [len(samples_of_text) for samples_of_text in samples].count(2) > 9
@@ -77,13 +77,16 @@ def test_the_same_seed_gives_the_same_samples(kind, writer):
 def test_one_possible_token_is_greedy_decoding(kind, writer, length):
     """Of a long text the first tokens make queries, and the last ones are continued."""
     generator = load(writer(kind), OPTIONS[kind], top_k=1, samples=1)
-    auto = "AutoModelForCausalLM" if kind == "gpt2" else "AutoModelForSeq2SeqLM"
-    model = getattr(transformers, auto).from_pretrained(writer(kind))
+    is_decoder = kind == "gpt2"
+    model_class: Any = transformers.AutoModelForSeq2SeqLM
+    if is_decoder:
+        model_class = transformers.AutoModelForCausalLM
+    model = model_class.from_pretrained(writer(kind))
     tokenizer = transformers.AutoTokenizer.from_pretrained(writer(kind))
     passages = [text for text in (*TEXTS, " ".join(WORDS * 3)) if text]
     samples = generator.generate(passages, length, 1)
     for passage, samples_of_passage in zip(passages, samples, strict=True):
-        if kind == "gpt2":
+        if is_decoder:
             tokens = tokenizer(passage).input_ids[-min(length, POSITIONS - TOKENS) :]
         else:
             tokens = tokenizer(passage, truncation=True, max_length=length).input_ids
@@ -95,7 +98,7 @@ def test_one_possible_token_is_greedy_decoding(kind, writer, length):
             do_sample=False,
             pad_token_id=0,
         )
-        new_tokens = output[len(tokens) :] if kind == "gpt2" else output
+        new_tokens = output[len(tokens) :] if is_decoder else output
         expected = str(tokenizer.decode(new_tokens, skip_special_tokens=True)).strip()
         assert samples_of_passage == ([expected] if expected else [])
 
@@ -156,9 +159,8 @@ class StandIn(TextGenerator):
         samples = []
         for text in texts:
             words = " ".join(text.split()[:longest])
-            samples.append(
-                [f"{seed} {words}"] * self._sampling.num_return_sequences if text else []
-            )
+            count = self._sampling.num_return_sequences if text else 0
+            samples.append([f"{seed} {words}"] * count)
         return samples
 
 

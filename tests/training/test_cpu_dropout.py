@@ -16,7 +16,10 @@ from denserk.training.trainer import Trainer
 from tests.support.faults import Stopped, stopped_at
 from tests.support.finetuning import log_of, tune, weights
 
-TEXTS, HEADS, LENGTH, SIZE = 3, 4, 21, 8
+TEXTS = 3
+HEADS = 4
+LENGTH = 21
+SIZE = 8
 
 
 @pytest.fixture
@@ -41,8 +44,8 @@ def attention_as_written(query, key, value, mask, keep_bits, probability):
     """Softmax, dropout and sum, one after the other."""
     scores = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
     attention = scores.masked_fill(~mask, -1e9).softmax(-1).masked_fill(~mask, 0)
-    kept = keep_bits.ne(0).to(attention.dtype) / (1 - probability)
-    return (attention * kept) @ value
+    factors = keep_bits.ne(0).to(attention.dtype) / (1 - probability)
+    return (attention * factors) @ value
 
 
 def leaves(tensors, dtype):
@@ -99,10 +102,11 @@ def test_the_share_of_dropped_elements(probability):
 
 def test_random_numbers_follow_the_state_of_torch():
     torch.manual_seed(7)
-    first, second = random_keep_bits((50,), 0.5), random_keep_bits((50,), 0.5)
+    keep_bits = random_keep_bits((50,), 0.5)
+    next_keep_bits = random_keep_bits((50,), 0.5)
     torch.manual_seed(7)
-    assert torch.equal(random_keep_bits((50,), 0.5), first)
-    assert not torch.equal(first, second)
+    assert torch.equal(random_keep_bits((50,), 0.5), keep_bits)
+    assert not torch.equal(keep_bits, next_keep_bits)
 
 
 def test_checkpointing_drops_the_same_elements_again(states):
@@ -174,7 +178,8 @@ def test_a_bfloat16_run_is_resumed_byte_by_byte(tiny, train, tmp_path, monkeypat
     with stopped, pytest.raises(Stopped):
         tune(tmp_path / "cut", tiny(name), train, **options)
     resumed = tune(tmp_path / "cut", tiny(name), train, **options, resume=True)
-    assert (resumed.first_step, resumed.loss) == (4, whole.loss)
+    assert resumed.first_step == 4
+    assert resumed.loss == whole.loss
     assert log_of(tmp_path / "cut") == log_of(tmp_path / "whole")
     assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
 

@@ -12,7 +12,7 @@ from tests.support.finetuning import AGG, log_of, tune, weights, write_examples
 
 MEAN = {"representation": Representation.MEAN}
 GUIDED = "agg-cached-guided"
-KINDS: dict[str, dict[str, Any]] = {
+RUNS: dict[str, dict[str, Any]] = {
     GUIDED: AGG | {"grad_cache": True, "q_chunk": 2},
     "cross-encoder": {"representation": Representation.CROSS_ENCODER, "logging_steps": 3},
     "accumulating": MEAN | {"gradient_accumulation_steps": 2},
@@ -24,10 +24,10 @@ def stopped_in_step(step):
     return stopped_at(step, [(Trainer, "training_step")])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_resumed_is_uninterrupted(tiny, train, tmp_path, kind):
-    options = dict(KINDS[kind])
-    if kind == GUIDED:
+@pytest.mark.parametrize("name", RUNS)
+def test_resumed_is_uninterrupted(tiny, train, tmp_path, name):
+    options = dict(RUNS[name])
+    if name == GUIDED:
         options["guide"] = str(tiny("distilbert"))
     model = tiny("bert")
     sides = ("query", "document") if options.get("untie") else (".",)

@@ -19,7 +19,7 @@ GROUP = 3
 QUERIES = [[2, 9, 14, 3], [2, 17, 3], [2, 11, 12, 13, 3], [2, 8, 3]]
 PASSAGES = [[2, *range(5 + i, 7 + i + i % 4), 3] for i in range(GROUP * len(QUERIES))]
 LABELS = [5.0, 0.0, 2.5, 4.0, 1.0]
-TARGETS = [[math.sin(number + place) for place in range(16)] for number in range(5)]
+TARGETS = [[math.sin(number + dimension) for dimension in range(16)] for number in range(5)]
 OBJECTIVES = {
     1: ObjectiveSettings(Objective.ALIGN),
     2: ObjectiveSettings(Objective.COSINE_MSE, label_scale=5.0),
@@ -127,10 +127,10 @@ def test_r_drop_runs_two_draws_of_dropout_and_makes_them_agree(tiny):
 
 def examples(size):
     """Five queries to align, or examples of 2 or 3 sentences."""
-    texts = [
-        [2, *(5 + (7 * number + place) % 90 for place in range(1 + number % 6)), 3]
-        for number in range(size * 5)
-    ]
+    texts = []
+    for number in range(size * 5):
+        tokens = [5 + (7 * number + position) % 90 for position in range(1 + number % 6)]
+        texts.append([2, *tokens, 3])
     labels = {1: torch.tensor(TARGETS), 2: torch.tensor(LABELS), 3: None}[size]
     return SentenceBatch(pad(texts, 0), labels, torch.arange(5))
 
@@ -147,8 +147,8 @@ def literal_loss(vectors, size):
             [vector] = vectors_of_example
             losses.append(sum((a - b) ** 2 for a, b in zip(vector.tolist(), target, strict=True)))
         elif size == 2:
-            first, second = vectors_of_example
-            cosine = first @ second / (first.norm() * second.norm())
+            left, right = vectors_of_example
+            cosine = left @ right / (left.norm() * right.norm())
             losses.append((cosine.item() - label / 5) ** 2)
         else:
             anchor, positive, negative = vectors_of_example

@@ -28,15 +28,24 @@ def command(denserk, tiny, corpus, tmp_path):
     pairs = jsonl(tmp_path / "pairs.jsonl", sentences)
 
     def run(training, *flags, **options):
-        name, usual = TRAININGS[training]
-        given = {"model": tiny("bert"), "output": tmp_path / "out", "device": "cpu"} | usual
-        given |= {"batch-size": 4, "max-steps": 2}
+        name, options_of_training = TRAININGS[training]
+        all_options = {
+            "model": tiny("bert"),
+            "output": tmp_path / "out",
+            "device": "cpu",
+            "batch-size": 4,
+            "max-steps": 2,
+            **options_of_training,
+        }
         if name == "pretrain":
-            given["corpus"] = corpus
+            all_options["corpus"] = corpus
+        elif training == "sentences":
+            all_options["train-data"] = pairs
         else:
-            given["train-data"] = pairs if training == "sentences" else train
-        given |= {option.replace("_", "-"): value for option, value in options.items()}
-        return denserk(name, given, *flags)
+            all_options["train-data"] = train
+        for option, value in options.items():
+            all_options[option.replace("_", "-")] = value
+        return denserk(name, all_options, *flags)
 
     return run
 

@@ -176,7 +176,7 @@ def _entropies(label: str, encoder: TextEncoder, passages: list[Passage], longes
     entropies = np.empty((len(passages), config.num_hidden_layers))
     batches = encoder.in_batches(planned, partial(layer_entropies, backbone))
     with track(f"reading with {label}", len(passages), "passages") as progress:
-        for members, batch_entropies in batches:
-            entropies[members.numpy()] = batch_entropies
-            progress.advance(len(members))
+        for rows, batch_entropies in batches:
+            entropies[rows.numpy()] = batch_entropies
+            progress.advance(len(rows))
     return entropies

@@ -226,8 +226,8 @@ def _winners_of_sets(
     vector_count = 0
     planned = encoder.plan("passage", pairs.passages)
     with track(f"reading with {label}", planned.count, "passages") as progress:
-        for members, batch_vectors in encoder.in_batches(planned, side.passage_vectors):
-            passages_of_batch = members.numpy()
+        for rows, batch_vectors in encoder.in_batches(planned, side.passage_vectors):
+            passages_of_batch = rows.numpy()
             vectors_of_batch = batch_vectors.values.shape[1]
             if vectors_of_batch == 1:
                 raise _single_vector_error(label)
