@@ -38,12 +38,14 @@ from denserk.records import NO_FIELDS, Query
 
 logger = logging.getLogger(__name__)
 
+# the keys of id and text in the JSON formats that are written
 WRITTEN_KEYS = {
     TopicsFormat.ANSERINI: ("qid", "title"),
     TopicsFormat.BEIR: ("_id", "text"),
     TopicsFormat.TEVATRON: ("query_id", "query"),
     TopicsFormat.QA: ("id", "question"),
 }
+# the formats of `write_queries`
 WRITTEN = tuple(
     topics_format for topics_format in TopicsFormat if topics_format not in READ_ONLY_TOPICS
 )
@@ -62,7 +64,7 @@ def read_queries(
     `hf:NAME`. Only queries that `qrels` judge are kept: BEIR's queries.jsonl holds all splits.
     `fields` name what the texts are made of, such as title and description of TREC topics.
     """
-    queries = _at_least_one(_queries(source, topics_format, fields=fields), source)
+    queries = _at_least_one(_distinct_queries(source, topics_format, fields=fields), source)
     if qrels is None:
         yield from queries
     else:
@@ -104,25 +106,31 @@ def _judged_queries(queries: Iterable[Query], source: str, qrels: str) -> Iterat
 
 
 def read_questions(source: str) -> Iterator[Query]:
-    """Yield questions with their answers; the text is empty if a file has ids and answers alone."""
+    """Yield questions with their answers; reject a source without any answer.
+
+    The text of a question is empty if a file has ids and answers alone.
+    """
     has_answers = False
-    for query in _queries(source, None, textless=True):
+    for query in _distinct_queries(source, None, answers_only=True):
         has_answers = has_answers or bool(query.answers)
         yield query
     if not has_answers:
         raise InputError(source, None, "no answers", "questions with `answers`")
 
 
-def _queries(
+def _distinct_queries(
     source: str,
     topics_format: TopicsFormat | None,
     *,
-    textless: bool = False,
+    answers_only: bool = False,
     fields: Sequence[str] | None = None,
 ) -> Iterator[Query]:
-    """Yield the queries of a source; reject an id that occurs twice."""
+    """Yield the queries of a source, of the text of `fields`; reject an id that occurs twice."""
     read_file = partial(
-        read_topics_file, topics_format=topics_format, textless=textless, needs_query=not fields
+        read_topics_file,
+        topics_format=topics_format,
+        answers_only=answers_only,
+        needs_query=not fields,
     )
     qids: set[str] = set()
     for query in _queries_of_source(source, read_file):
@@ -135,7 +143,10 @@ def _queries(
 
 
 def _queries_of_source(source: str, read_file: Callable[..., Iterator[Query]]) -> Iterator[Query]:
-    """Return the queries of a table, a dataset's name, a file or a folder."""
+    """Return the queries of a table, a dataset's name, a file or a folder.
+
+    `read_file` reads a file of any format, or a table, which is opened as lines of JSON.
+    """
     if is_table(source, "queries"):
         return read_file(source)
     dataset = data_sets.locate(source)
@@ -168,40 +179,41 @@ def read_topics_file(
     path: str | Path,
     topics_format: TopicsFormat | None = None,
     *,
-    textless: bool = False,
+    answers_only: bool = False,
     needs_query: bool = True,
 ) -> Iterator[Query]:
-    """Yield the queries of one file, in its order.
+    """Yield the queries of one file, in its order; none of an empty one.
 
-    If `textless`, only answers are needed: JSON records may lack the question, and two columns are
-    question and answers. Unless it `needs_query`, a TREC topic may have other fields alone.
+    With `answers_only`, answers are all that is needed: JSON records may lack the question, and two
+    columns are question and answers. Unless it `needs_query`, a TREC topic may have other fields
+    alone.
     """
     with files.open_ahead(path, part="queries") as (data, handle):
         head = FileHead(data, Path(path).name)
         if not head.line:
             return
-        file = _TopicsFile(path, head, handle, topics_format, textless, needs_query)
+        file = _TopicsFile(path, head, handle, topics_format, answers_only, needs_query)
         detected_format, rows = file.rows()
-        keys_by_format = TOPICS_KEYS  # of JSON lines, the keys of the first record decide
+        keys_by_format = TOPICS_KEYS  # the keys of the first record decide
         if detected_format is not None:
             keys_by_format = {detected_format: TOPICS_KEYS[detected_format]}
-        if textless and detected_format is not TopicsFormat.TSV:
-            # records of answers may lack the question
+        if answers_only and detected_format is not TopicsFormat.TSV:
+            # a record may lack the question; columns of TSV have a `text`, which may be empty
             rows = ((line, {"question": "", **record}) for line, record in rows)
         topics_format, records = json_records.read_records(
             rows, keys_by_format, topics_format, path, Table.QUERIES
         )
-        relation = Path(path).name.partition(".")[0]
-        for line, qid, text, _, extra in records:
+        relation = Path(path).name.partition(".")[0]  # P17 of P17.test.json
+        for line, qid, text, _, extra in records:  # queries have no title
             answers = _take_answers(extra, path, line)
-            if topics_format is TopicsFormat.ENTITY_QUESTIONS:
+            if topics_format is TopicsFormat.ENTITY_QUESTIONS:  # its ids count within a file
                 qid = f"{relation}-{qid}"
                 extra = {**extra, "relation": relation}
             yield Query(qid, text, answers, extra or NO_FIELDS)
 
 
 class _Rows(NamedTuple):
-    """Records of queries, and their format where more than their keys decides it."""
+    """Records of queries, and their format; None if the keys of the first record decide it."""
 
     format: TopicsFormat | None
     records: Iterable[json_records.Row]
@@ -214,7 +226,7 @@ class _TopicsFile(NamedTuple):
     head: FileHead
     handle: BinaryIO
     format: TopicsFormat | None
-    textless: bool
+    answers_only: bool
     needs_query: bool
 
     def rows(self) -> _Rows:
@@ -222,9 +234,9 @@ class _TopicsFile(NamedTuple):
         if self.format is None and detection.has_generated_queries(self.head):
             raise unread_files.generated_queries_error(self.path, Table.QUERIES)
         if self._is_of(TopicsFormat.TREC, detection.is_trec_topics):
-            return self._topics()
+            return self._trec_rows()
         if self._is_of(TopicsFormat.CLICKS, detection.has_clicks_header):
-            return self._clicked_queries()
+            return self._click_rows()
         if self._has_columns:
             return self._column_rows()
         return self._json_rows()
@@ -235,13 +247,13 @@ class _TopicsFile(NamedTuple):
             return rule(self.head)
         return self.format is topics_format
 
-    def _clicked_queries(self) -> _Rows:
+    def _click_rows(self) -> _Rows:
         """Return the records of the queries of a click log."""
         queries = clicks.clicked_queries(self.path, self.handle)
         rows = ((None, {"id": query.qid, "text": query.text}) for query in queries)
         return _Rows(TopicsFormat.CLICKS, rows)
 
-    def _topics(self) -> _Rows:
+    def _trec_rows(self) -> _Rows:
         """Return the records of TREC topics with tags."""
         data = files.read_all(self.handle, self.path)
         rows = trec_topics.read_topics(data, self.path, needs_query=self.needs_query)
@@ -266,6 +278,7 @@ class _TopicsFile(NamedTuple):
     @property
     def _is_object(self) -> bool:
         """Whether the file is one object by query id, or a data set of llama_index."""
+        # a named format says whether it is an object, but QA may be lines or an object
         if self.format not in (None, TopicsFormat.QA):
             return False
         return (
@@ -295,29 +308,29 @@ class _TopicsFile(NamedTuple):
         if self.format is None and detection.is_csv_of_queries(self.head):
             return self._csv_rows()
         numbered = files.read_text_lines(self.path, self.handle)
-        first_line, lines = files.first_and_all(
+        numbered_line, lines = files.first_and_all(
             (line, text) for line, text in numbered if text.strip()
         )
-        if first_line is None:
+        if numbered_line is None:
             return _Rows(TopicsFormat.TSV, ())
-        line, text = first_line
+        line, text = numbered_line
         header = column_names.read_header(text.split("\t"), Table.QUERIES, self.path, line)
         if header is None:
             topics_format = self.format or self._format_without_header()
             return _Rows(topics_format, COLUMNS[topics_format](lines, self.path))
-        next(lines)
+        next(lines)  # the header
         topics_format = self.format or _format_of_header(header.columns)
         self._require_columns(topics_format, header.columns, header.names, line)
         return _Rows(topics_format, _header_rows(lines, header, topics_format, self.path))
 
     def _csv_rows(self) -> _Rows:
         """Return the rows of CSV as records; its header may have columns with other names."""
-        names = column_names.columns_by_meaning(self.head.csv_cells, Table.QUERIES)
-        topics_format = _format_of_header(names)
-        self._require_columns(topics_format, names, self.head.csv_cells, 1)
+        name_by_column = column_names.columns_by_meaning(self.head.csv_cells, Table.QUERIES)
+        topics_format = _format_of_header(name_by_column)
+        self._require_columns(topics_format, name_by_column, self.head.csv_cells, 1)
         lines = files.read_text_lines(self.path, self.handle)
         rows = files.read_table(lines, self.path, self.head.csv_delimiter)
-        return _Rows(topics_format, _csv_records(rows, names, topics_format, self.path))
+        return _Rows(topics_format, _csv_records(rows, name_by_column, topics_format, self.path))
 
     def _require_columns(
         self,
@@ -326,9 +339,9 @@ class _TopicsFile(NamedTuple):
         names: Sequence[str],
         line: int,
     ) -> None:
-        """Raise an InputError for a header that lacks what the format needs."""
+        """Raise an InputError for a header of `names` whose columns lack what the format needs."""
         required = {Column.ANSWERS if topics_format is TopicsFormat.DPR else Column.QUERY_ID}
-        if not self.textless:
+        if not self.answers_only:
             required.add(Column.QUERY)
         if not required <= set(columns):
             found = f"the columns {column_names.show_cells(names)}"
@@ -338,7 +351,7 @@ class _TopicsFile(NamedTuple):
 
     def _format_without_header(self) -> TopicsFormat:
         """Return the format of columns without a header, by the first line."""
-        if self.textless and detection.has_two_cells(self.head):
+        if self.answers_only and detection.has_two_cells(self.head):
             return TopicsFormat.DPR
         topics_format = detection.format_of(self.head, TopicsFormat)
         if topics_format is not None:
@@ -362,10 +375,10 @@ def _format_of_header(columns: Iterable[Column]) -> TopicsFormat:
     return TopicsFormat.TSV
 
 
-def _take_answers(fields: dict[str, Any], path: str | Path, line: int | None) -> tuple[str, ...]:
-    """Remove the answers from the fields of a record and return them."""
-    key = "answers" if "answers" in fields else "answer"
-    answers = fields.pop(key, [])
+def _take_answers(extra: dict[str, Any], path: str | Path, line: int | None) -> tuple[str, ...]:
+    """Remove the answers from the further fields of a record and return them."""
+    key = "answers" if "answers" in extra else "answer"
+    answers = extra.pop(key, [])
     if isinstance(answers, str):
         answers = [answers]
     if not _is_list_of_strings(answers):
@@ -385,8 +398,8 @@ def _header_rows(
 
     Further tabs belong to the text if it is the last column.
     """
-    text_key = _text_key(topics_format)
-    key_by_column = {Column.QUERY_ID: "id", Column.QUERY: text_key, Column.ANSWERS: "answers"}
+    key_by_column = _record_keys(topics_format)
+    text_key = key_by_column[Column.QUERY]
     keys = [
         key_by_column.get(column, name)
         for column, name in zip(header.columns, header.names, strict=True)
@@ -401,36 +414,39 @@ def _header_rows(
         if header.is_quoted:
             cells = [unquote_cell(cell) for cell in cells]
         record: dict[str, Any] = {text_key: "", **dict(zip(keys, cells, strict=True))}
-        _parse_answers_of(record, path, line)
+        _parse_record_answers(record, path, line)
         yield line, record
 
 
-def _text_key(topics_format: TopicsFormat) -> str:
-    """Return the key of the query in records of columns."""
-    return "question" if topics_format is TopicsFormat.DPR else "text"
+def _record_keys(topics_format: TopicsFormat) -> dict[Column, str]:
+    """Return the keys of the records that columns become: those of the format in `TOPICS_KEYS`."""
+    text_key = "question" if topics_format is TopicsFormat.DPR else "text"
+    return {Column.QUERY_ID: "id", Column.QUERY: text_key, Column.ANSWERS: "answers"}
 
 
 def _csv_records(
     rows: Iterable[tuple[int, dict[str, str]]],
-    names: Mapping[Column, str],
+    name_by_column: Mapping[Column, str],
     topics_format: TopicsFormat,
     path: str | Path,
 ) -> Iterator[json_records.Numbered]:
     """Yield rows of CSV as records of a format; other columns keep their names."""
-    text_key = _text_key(topics_format)
-    key_by_column = {Column.QUERY_ID: "id", Column.QUERY: text_key, Column.ANSWERS: "answers"}
+    key_by_column = _record_keys(topics_format)
+    text_key = key_by_column[Column.QUERY]
     key_by_name = {
-        name: key_by_column[column] for column, name in names.items() if column in key_by_column
+        name: key_by_column[column]
+        for column, name in name_by_column.items()
+        if column in key_by_column
     }
     for line, row in rows:
         record: dict[str, Any] = {text_key: ""}
         for name, value in row.items():
             record[key_by_name.get(name, name)] = value
-        _parse_answers_of(record, path, line)
+        _parse_record_answers(record, path, line)
         yield line, record
 
 
-def _parse_answers_of(record: dict[str, Any], path: str | Path, line: int) -> None:
+def _parse_record_answers(record: dict[str, Any], path: str | Path, line: int) -> None:
     """Replace the answers of a record by their list, if they are written as one."""
     answers = record.get("answers", "")
     if is_answer_list(answers):
@@ -467,22 +483,22 @@ def _dpr_rows(lines: files.Lines, path: str | Path) -> Iterator[json_records.Num
         yield line, {"question": unquote_cell(question), "answers": answers}
 
 
-def _parse_answers(column: str, path: str | Path, line: int) -> list[str]:
-    """Return the answers of a column that is a list as a Python literal."""
+def _parse_answers(cell: str, path: str | Path, line: int) -> list[str]:
+    """Return the answers of a cell that is a list as a Python literal."""
     answers: Any = None
-    errors_of_no_literal = (ValueError, SyntaxError, MemoryError, RecursionError, TypeError)
-    with warnings.catch_warnings(), suppress(*errors_of_no_literal):
+    literal_errors = (ValueError, SyntaxError, MemoryError, RecursionError, TypeError)
+    with warnings.catch_warnings(), suppress(*literal_errors):
         warnings.simplefilter("ignore")  # "\d" in a pattern is what its author meant
-        answers = ast.literal_eval(unquote_cell(column.strip()))
+        answers = ast.literal_eval(unquote_cell(cell.strip()))
     if isinstance(answers, tuple):
         answers = list(answers)
     if not _is_list_of_strings(answers):
         expected = "a list of strings, ['...', '...']"
-        raise InputError(path, line, f"answers {column[:60]!r}", expected)
+        raise InputError(path, line, f"answers {cell[:60]!r}", expected)
     return list(answers)
 
 
-# readers of the formats that are not JSON
+# readers of the formats whose lines are columns, where no header names them
 COLUMNS = {
     TopicsFormat.TSV: _tsv_rows,
     TopicsFormat.DPR: _dpr_rows,
@@ -542,7 +558,7 @@ def _query_lines(
         if topics_format is TopicsFormat.TSV:
             losses["answers"] += len(answers)
             yield f"{qid}\t{text}\n"
-        else:  # DPR's questions have no ids
+        else:  # DPR's questions have no ids: a reader counts them from 0
             if qid != str(number):
                 losses["ids, which become positions"] += 1
             yield f"{quote_cell(text)}\t{list(answers)!r}\n"
