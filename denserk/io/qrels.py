@@ -31,24 +31,28 @@ WRITTEN_QRELS = tuple(
     qrels_format for qrels_format in QrelsFormat if qrels_format is not QrelsFormat.CLICKS
 )
 BEIR_HEADER = ("query-id", "corpus-id", "score")
+# what a file of each format holds, for messages
 QREL_COLUMNS = {
     QrelsFormat.TREC: "4 columns: query, iteration, passage, relevance",
     QrelsFormat.BEIR: "3 columns: query, passage, relevance",
     QrelsFormat.JSON: "one JSON object: {query: {passage: whole number}}",
     QrelsFormat.CLICKS: clicks.EXPECTED,
 }
+# what two other formats of JSON hold: lists without grades, and lines or an array of records
 LISTED_QRELS = "one JSON object: {query: [relevant passages]}"
+QREL_KEYS = "query-id|query_id|qid with corpus-id|corpus_id|docid with score|relevance"
+# what the columns hold if no header says so
 QREL_ORDERS = {
     QrelsFormat.TREC: (Column.QUERY_ID, Column.ITERATION, Column.PASSAGE_ID, Column.GRADE),
     QrelsFormat.BEIR: (Column.QUERY_ID, Column.PASSAGE_ID, Column.GRADE),
 }
+# by the number of columns
 FORMAT_BY_WIDTH = {len(order): qrels_format for qrels_format, order in QREL_ORDERS.items()}
 RUN_HINT = "six columns are a run, and qrels are expected: exchange run and qrels if both are given"
 SUBTOPIC_HINT = (
     "the second column names sub-topics; only measures of sub-topics, such as alpha_nDCG@10, take "
     "a passage that is judged for several"
 )
-JSON_QRELS = "query-id|query_id|qid with corpus-id|corpus_id|docid with score|relevance"
 
 
 def read_qrels(
@@ -61,7 +65,7 @@ def read_qrels(
     passage has one grade for a query, or with `by_subtopic` one for each sub-topic of it.
     """
     grades: dict[tuple[str, str, str], int] = {}  # by query, passage and sub-topic
-    for path, line, qrel in _judgments(source, qrels_format):
+    for path, line, qrel in _located_qrels(source, qrels_format):
         subtopic = qrel.subtopic if by_subtopic else NO_SUBTOPIC
         grade = grades.setdefault((qrel.qid, qrel.docid, subtopic), qrel.relevance)
         if grade != qrel.relevance:
@@ -74,26 +78,27 @@ def read_qrels(
         yield qrel
 
 
-Judgment = tuple[str | Path, int | None, Qrel]  # file, line
+LocatedQrel = tuple[str | Path, int | None, Qrel]  # file, line, judgment
 
 
-def _judgments(source: str | Path, qrels_format: QrelsFormat | None) -> Iterator[Judgment]:
+def _located_qrels(source: str | Path, qrels_format: QrelsFormat | None) -> Iterator[LocatedQrel]:
     """Return the judgments of a table, a dataset's name, a file or a folder."""
     if is_table(source, "qrels"):
         return _read_qrels_file(source, qrels_format)
     dataset = data_sets.locate(str(source))
     if dataset.irds is not None:
-        return _irds_judgments(source, dataset.irds)
+        return _irds_qrels(source, dataset.irds)
     path = dataset.path
     if path.is_dir():
         path = split_file(path, dataset.split)
     return _read_qrels_file(path, qrels_format)
 
 
-def _irds_judgments(source: str | Path, name: str) -> Iterator[Judgment]:
+def _irds_qrels(source: str | Path, name: str) -> Iterator[LocatedQrel]:
     """Yield the judgments of a dataset of ir_datasets, which names sub-topics in two ways."""
     for record in data_sets.irds_records(name, "qrels"):
-        subtopic = getattr(record, "subtopic_id", getattr(record, "iteration", NO_SUBTOPIC))
+        iteration = getattr(record, "iteration", NO_SUBTOPIC)
+        subtopic = getattr(record, "subtopic_id", iteration)
         qrel = _qrel(record.query_id, record.doc_id, int(record.relevance), str(subtopic))
         yield source, None, qrel
 
@@ -105,21 +110,21 @@ def _qrel(qid: str, docid: str, relevance: int, subtopic: str) -> Qrel:
     return Qrel(qid, docid, relevance, subtopic)
 
 
-def _read_qrels_file(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[Judgment]:
+def _read_qrels_file(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[LocatedQrel]:
     """Yield the judgments of one file, whose grades are integers."""
     is_empty = True
     for row in _qrels_rows(path, qrels_format):
-        grade = GRADE.fullmatch(row.grade)
-        if not grade:
+        integer = GRADE.fullmatch(row.grade)
+        if integer is None:
             raise InputError(path, row.line, f"relevance {row.grade[:40]!r}", "an integer")
         is_empty = False
-        yield path, row.line, _qrel(row.qid, row.docid, int(grade[1]), row.subtopic)
+        yield path, row.line, _qrel(row.qid, row.docid, int(integer[1]), row.subtopic)
     if is_empty:
         raise InputError(path, None, "no judgments", QREL_COLUMNS[qrels_format or QrelsFormat.TREC])
 
 
 class QrelRow(NamedTuple):
-    """A judgment as it stands in a file."""
+    """A judgment as it stands in a file; the grade is not checked yet."""
 
     line: int | None
     qid: str
@@ -137,7 +142,7 @@ def _qrels_rows(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[
             raise unread_files.generated_queries_error(path, Table.QRELS)
         if qrels_format is QrelsFormat.CLICKS or detection.has_clicks_header(head):
             yield from _clicked_qrels(path, handle)
-        elif head.record is None:
+        elif head.record is None:  # no JSON
             lines = files.read_text_lines(path, handle)
             yield from _qrels_columns(lines, path, qrels_format, head)
         elif detection.is_embedding_data(head):
@@ -146,7 +151,7 @@ def _qrels_rows(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[
             yield from _listed_qrels(files.read_all(handle, path), path)
         elif qrels_format is QrelsFormat.JSON or detection.is_object_by_query(head):
             yield from _object_qrels(files.read_all(handle, path), path)
-        else:
+        else:  # JSON lines or an array, a judgment a record
             rows = json_records.read_json(handle, head.line.encode(), path)
             yield from _qrels_records(rows, path, qrels_format)
 
@@ -203,7 +208,7 @@ def _qrels_columns(
     lines: files.Lines, path: str | Path, qrels_format: QrelsFormat | None, head: FileHead
 ) -> Iterator[QrelRow]:
     """Yield judgments in columns, which a header may name and order."""
-    width = len(head.terms)
+    width = len(head.terms)  # of judgments, as far as is known before a header is read
     layout: _QrelsLayout | None = None
     for line, text in lines:
         terms = text.split()
@@ -221,15 +226,20 @@ def _is_qrels_comment(text: str, terms: Sequence[str], width: int) -> bool:
     """Return whether a line is a comment of trec_eval 10, no judgment of a query named `#...`.
 
     `width` is the number of columns of judgments. Three columns of a query named `#` are a judgment
-    only between tabs: a comment may end with a number, too.
+    only between tabs: a comment may end with a number, too. Of four columns, the second is the
+    iteration.
     """
     if not terms[0].startswith("#"):
         return False
-    if len(terms) != width or GRADE.fullmatch(terms[-1]) is None:
+    has_grade = GRADE.fullmatch(terms[-1]) is not None
+    if len(terms) != width or not has_grade:
         return True
     if width == 3:
-        return terms[0] == "#" and text.count("\t") != 2
-    return width != 4 or terms[1] not in ("0", "Q0")
+        are_between_tabs = text.count("\t") == 2
+        return terms[0] == "#" and not are_between_tabs
+    if width == 4:
+        return terms[1] not in ("0", "Q0")
+    return True
 
 
 def _qrels_row(line: int, cells: Sequence[str], layout: _QrelsLayout, path: str | Path) -> QrelRow:
@@ -251,22 +261,27 @@ def _qrels_row(line: int, cells: Sequence[str], layout: _QrelsLayout, path: str 
 
 
 def _qrels_layout(
-    line: int, text: str, path: str | Path, qrels_format: QrelsFormat | None, head: bytes
+    line: int, text: str, path: str | Path, qrels_format: QrelsFormat | None, data: bytes
 ) -> _QrelsLayout:
-    """Return what the columns of qrels hold, by their first line."""
-    terms = text.split()
-    cells = column_names.split_columns(text)
+    """Return what the columns of qrels hold, by their first line.
+
+    `data` is the beginning of the file, by which an error says what is there in place of qrels.
+    """
+    terms = text.split()  # a judgment's columns
+    cells = column_names.split_columns(text)  # a header's, whose names may have blanks
     header = column_names.recognise_header(cells, Table.QRELS)
     width = len(terms) if header is None else len(header.columns)
     if width not in FORMAT_BY_WIDTH:
         expected = QREL_COLUMNS[QrelsFormat.TREC]
-        error = unread_files.unread_file_error(head, path, Table.QRELS, expected)
+        error = unread_files.unread_file_error(data, path, Table.QRELS, expected)
         if error is not None:
             raise error
-    qrels_format = _qrels_format(width, qrels_format, path, line, terms)
+    qrels_format = _format_of_width(width, qrels_format, path, line, terms)
     if header is not None:
         column_names.log_header(header, path, line)
-        return _QrelsLayout(qrels_format, header.columns, True, header.is_quoted)
+        return _QrelsLayout(
+            qrels_format, header.columns, has_header=True, is_quoted=header.is_quoted
+        )
     hint = column_names.header_hint(cells, Table.QRELS)
     if hint and not GRADE.fullmatch(terms[-1]):
         found = f"the columns {column_names.show_cells(cells)}"
@@ -274,10 +289,13 @@ def _qrels_layout(
     return _QrelsLayout(qrels_format, QREL_ORDERS[qrels_format])
 
 
-def _qrels_format(
+def _format_of_width(
     width: int, qrels_format: QrelsFormat | None, path: str | Path, line: int, terms: Sequence[str]
 ) -> QrelsFormat:
-    """Return the format of qrels by the number of columns of their first line."""
+    """Return the format of qrels by the number of columns of their first line; log a detected one.
+
+    Raises an InputError for another number, or another format than the one that was named.
+    """
     format_of_width = FORMAT_BY_WIDTH.get(width)
     if format_of_width is None or qrels_format not in (None, format_of_width):
         expected = " or ".join(QREL_COLUMNS.values())
@@ -297,10 +315,10 @@ def _qrels_records(
     """Yield judgments of JSON records; BEIR's have no sub-topics."""
     for line, record in rows:
         fields = Fields(record, path, line)
-        filled_keys = (key for key in record if key in fields)
+        filled_keys = (key for key in record if key in fields)  # whose values are not null
         keys = column_names.columns_by_meaning(filled_keys, Table.QRELS)
         if not column_names.has_required_columns(keys.keys(), Table.QRELS):
-            raise fields.error(f"the columns {list_keys(record)}", JSON_QRELS)
+            raise fields.error(f"the columns {list_keys(record)}", QREL_KEYS)
         grade = record[keys[Column.GRADE]]
         if isinstance(grade, float) and grade.is_integer():
             grade = int(grade)
@@ -332,15 +350,17 @@ def grades_by_query(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:
 def split_file(folder: Path, split: str | None) -> Path:
     """Return the qrels of one split of a BEIR folder; without a split, of its only one."""
     qrels_folder = folder / "qrels"
-    paths = {path.name.partition(".")[0]: path for path in sorted(qrels_folder.glob("*.tsv*"))}
-    if split is None and len(paths) == 1:
-        return next(iter(paths.values()))
-    if split is not None and split in paths:
-        return paths[split]
-    if not paths:
+    paths = sorted(qrels_folder.glob("*.tsv*"))
+    path_by_split = {path.name.partition(".")[0]: path for path in paths}
+    if split is None and len(path_by_split) == 1:
+        (only_path,) = path_by_split.values()
+        return only_path
+    if split is not None and split in path_by_split:
+        return path_by_split[split]
+    if not path_by_split:
         raise UsageError(f"{qrels_folder}: no qrels (there: none)")
-    usual_splits = [name for name in ("test", "dev", "train") if name in paths]
-    splits = [*usual_splits, *sorted(paths.keys() - usual_splits)]
+    usual_splits = [name for name in ("test", "dev", "train") if name in path_by_split]
+    splits = [*usual_splits, *sorted(path_by_split.keys() - usual_splits)]
     message = f"{qrels_folder}: several splits (there: {', '.join(splits)})"
     if split:
         message = f"{qrels_folder}: no split {split} (there: {', '.join(splits)})"
@@ -348,7 +368,7 @@ def split_file(folder: Path, split: str | None) -> Path:
 
 
 def write_qrels(path: str | Path, qrels: Iterable[Qrel], qrels_format: QrelsFormat) -> int:
-    """Write judgments; return their number. BEIR's format has no place for sub-topics."""
+    """Write judgments; return their number. Only TREC's format has a place for sub-topics."""
     if qrels_format is QrelsFormat.JSON:
         return _write_qrels_object(path, qrels)
     if qrels_format is QrelsFormat.TREC:
