@@ -47,6 +47,7 @@ from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
+# of files with records, as a folder may hold them
 ENDINGS = (".json", ".jsonl", ".tsv", ".csv")
 COMPRESSED = (".z", ".0z", ".1z", ".2z")  # by `compress`, as files of the TREC disks are
 COLUMNS = {
@@ -54,6 +55,7 @@ COLUMNS = {
     CorpusFormat.MARCO_TITLES: ("id", "title", "text"),
     CorpusFormat.DPR: ("id", "text", "title"),  # under a header, quoted as CSV
 }
+# of all records: of JSON, and of rows between tabs, whose columns become the same three keys
 KEYS = CORPUS_KEYS | dict.fromkeys(COLUMNS, RecordKeys(("id",), ("text",), "title"))
 READ_ONLY = (
     CorpusFormat.FLAG,
@@ -64,7 +66,7 @@ READ_ONLY = (
 )
 WRITTEN = tuple(corpus_format for corpus_format in CorpusFormat if corpus_format not in READ_ONLY)
 
-Record = TypeVar("Record", Passage, Query)
+PassageOrQuery = TypeVar("PassageOrQuery", Passage, Query)
 
 
 def read_passages(
@@ -77,7 +79,7 @@ def read_passages(
     in subfolders); "-"; `irds:NAME`; `beir:NAME`; `hf:NAME`. Anserini's `contents` are split into
     `fields`. Where ids are made of the texts, equal passages are one.
     """
-    made_ids = MadeIds()
+    made_ids = MadeIds()  # of all files of the source
     passage_count = empty_count = 0
     for passage in _passages_of_source(source, settings, fields, made_ids):
         passage_count += 1
@@ -107,14 +109,14 @@ def _passages_of_source(
         return iter(data_sets.irds_passages(dataset.irds))
     if not dataset.path.is_dir():
         return read_corpus_file(dataset.path, settings, fields, made_ids)
-    table_paths = []
+    record_paths = []
     if settings.corpus_format not in (CorpusFormat.TEXT, CorpusFormat.TREC):
-        table_paths = table_files(dataset.path)
-    if not table_paths:
+        record_paths = corpus_files(dataset.path)
+    if not record_paths:
         return _folder_of_documents(dataset.path, settings)
-    _report_texts_beside(dataset.path, table_paths)
+    _report_texts_beside(dataset.path, record_paths)
     return chain.from_iterable(
-        read_corpus_file(path, settings, fields, made_ids) for path in table_paths
+        read_corpus_file(path, settings, fields, made_ids) for path in record_paths
     )
 
 
@@ -133,14 +135,14 @@ def with_used_fields(source: str, settings: CorpusSettings) -> CorpusSettings:
         return settings
     if not dataset.path.is_dir():
         return _with_fields_of_file(dataset.path, settings)
-    table_paths = table_files(dataset.path)
-    if not table_paths:
+    record_paths = corpus_files(dataset.path)
+    if not record_paths:
         _refuse_fields(source, settings)
         return settings
     try:
-        return _with_fields_of_file(table_paths[0], settings)
+        return _with_fields_of_file(record_paths[0], settings)
     except InputError:
-        _report_texts_beside(dataset.path, table_paths)  # perhaps they are the corpus
+        _report_texts_beside(dataset.path, record_paths)  # perhaps they are the corpus
         raise
 
 
@@ -153,17 +155,17 @@ def _with_fields_of_file(path: str | Path, settings: CorpusSettings) -> CorpusSe
             return settings
         rows = file.rows()
         if rows.keys_by_format is not None:
-            return settings
-        used_fields = file.by_fields(rows).used_fields
+            return settings  # a format is known, and says which fields are used
+        used_fields = file.choose_fields(rows).used_fields
     if used_fields is None:
         return settings
     _log_fields(path, settings, used_fields)
     return replace(
         settings,
-        id_field=used_fields.id or "",
+        id_field=used_fields.id or "",  # "": ids are made
         text_field=used_fields.text,
         title_field=used_fields.title,
-        docid_field=None,
+        docid_field=None,  # the synonym of `id_field`
     )
 
 
@@ -177,31 +179,37 @@ def as_searched(
     if corpus is None or given_fields(settings):
         return settings
     for run in runs:
-        for source in corpora_of_run(run):
-            is_same = source.name == corpus or Path(source.name).resolve() == Path(corpus).resolve()
-            if is_same and given_fields(source.settings):
+        for indexed in corpora_of_run(run):
+            is_same = (
+                indexed.name == corpus or Path(indexed.name).resolve() == Path(corpus).resolve()
+            )
+            if is_same and given_fields(indexed.settings):
                 logger.info(f"{files.display_name(corpus)}: read as for the index of {run}")
-                return source.settings
+                return indexed.settings
     return settings
 
 
-def fitting_settings(source: str, settings: CorpusSettings) -> CorpusSettings:
-    """Return the settings of another corpus if its fields are those of this one; else detect.
+def fitting_settings(source: str, recorded_settings: CorpusSettings) -> CorpusSettings:
+    """Return the settings that an index records of its corpus if they fit `source`; else detect.
 
-    The other one may be the same documents in another format, or the file that only moved.
+    `source` may be the same documents in another format, or the recorded file at another path.
     """
     try:
-        with_used_fields(source, settings)
+        with_used_fields(source, recorded_settings)
     except (InputError, UsageError):
         return DETECTED
-    return settings
+    return recorded_settings
 
 
 def find_records(
-    records: Iterable[Record], ids: Collection[str], source: str, unit: str = "passages"
-) -> dict[str, Record]:
-    """Return the passages or queries of some ids, in the order of `source`, read no further."""
-    record_by_id: dict[str, Record] = {}
+    records: Iterable[PassageOrQuery], ids: Collection[str], source: str, unit: str = "passages"
+) -> dict[str, PassageOrQuery]:
+    """Return the passages or queries of some ids, in the order of `records`.
+
+    Once all ids are found, no further record is read. `source` and `unit` name what the progress
+    bar counts.
+    """
+    record_by_id: dict[str, PassageOrQuery] = {}
     if not ids:
         records = ()
     with track(f"reading {source}", None, unit) as progress:
@@ -215,10 +223,10 @@ def find_records(
     return record_by_id
 
 
-def table_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
+def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
     """Return the corpus.jsonl of a BEIR folder, or all files with some endings, sorted by name.
 
-    There may be none.
+    There may be none. Subfolders, hidden files and the manifest are left out.
     """
     beir_file = data_sets.plain_or_packed(folder, "corpus.jsonl")
     if beir_file is not None:
@@ -235,18 +243,19 @@ def table_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
 def _folder_of_documents(folder: Path, settings: CorpusSettings) -> Iterator[Passage]:
     """Return the passages of a folder of text files, or of documents of TREC."""
     _refuse_fields(folder, settings)
-    present = text_files.walk(folder)
-    text_paths = _text_paths(present.paths, settings)
+    folder_files = text_files.walk(folder)
+    text_paths = _text_paths(folder_files.paths, settings)
     if text_paths:
-        unread = len(present.paths) - len(text_paths)
-        text_files.report_skipped(folder, present.skipped, unread)
+        unread = len(folder_files.paths) - len(text_paths)
+        text_files.report_skipped(folder, folder_files.skipped, unread)
         return text_files.read_documents(folder, text_paths)
     trec_paths = []
     if settings.corpus_format is not CorpusFormat.TEXT:
-        trec_paths = _trec_paths(folder, present.paths)
+        trec_paths = _trec_paths(folder, folder_files.paths)
     if not trec_paths:
         raise _no_corpus(folder)
-    text_files.report_skipped(folder, present.skipped, len(present.paths) - len(trec_paths))
+    unread = len(folder_files.paths) - len(trec_paths)
+    text_files.report_skipped(folder, folder_files.skipped, unread)
     return chain.from_iterable(read_corpus_file(path, settings) for path in trec_paths)
 
 
@@ -269,14 +278,14 @@ def _trec_paths(folder: Path, paths: Sequence[Path]) -> list[Path]:
     return [path for path in paths if _is_trec_file(path)]
 
 
-def _report_texts_beside(folder: Path, table_paths: Sequence[Path]) -> None:
-    """Report documents of a folder that are not read because it holds tables."""
-    if detection.is_beir_folder({path.name for path in table_paths}):
+def _report_texts_beside(folder: Path, record_paths: Sequence[Path]) -> None:
+    """Report documents of a folder that are not read because it holds files with records."""
+    if detection.is_beir_folder({path.name for path in record_paths}):
         return
     names = [path.name for path in folder.iterdir() if _is_document(path)]
     if names:
         logger.info(
-            f"{folder.name}: .txt and .md files are not read beside {table_paths[0].name} "
+            f"{folder.name}: .txt and .md files are not read beside {record_paths[0].name} "
             f"({len(names):,}); --corpus-format text reads them alone"
         )
 
@@ -312,7 +321,7 @@ def _refuse_fields(path: str | Path, settings: CorpusSettings) -> None:
 
 def _is_trec_file(path: Path) -> bool:
     """Return whether a file begins as documents of TREC do."""
-    with files.open_ahead(path, 1 << 13) as (data, _):
+    with files.open_ahead(path, 1 << 13) as (data, _):  # little: files may be many
         return detection.is_trec_document(FileHead(data, path.name))
 
 
@@ -334,7 +343,7 @@ def read_corpus_file(
         rows = file.rows()
         if rows.keys_by_format is None:
             corpus_format = None
-            records = _records_by_fields(file, rows, made_ids or MadeIds())
+            records = _records_without_format(file, rows, made_ids or MadeIds())
         else:
             corpus_format, records = json_records.read_records(
                 rows.rows, rows.keys_by_format, settings.corpus_format, path, Table.CORPUS
@@ -348,11 +357,11 @@ def read_corpus_file(
             yield passage
 
 
-def _records_by_fields(
+def _records_without_format(
     file: "_CorpusFile", rows: "_Rows", made_ids: MadeIds
 ) -> Iterator[json_records.Record]:
     """Return the records of rows without a known format; report the fields that are used."""
-    used_fields, records = file.by_fields(rows)
+    used_fields, records = file.choose_fields(rows)
     if used_fields is None:
         return records
     _log_fields(file.path, file.settings, used_fields)
@@ -362,7 +371,7 @@ def _records_by_fields(
 
 
 def _log_fields(path: str | Path, settings: CorpusSettings, used_fields: UsedKeys) -> None:
-    """Report the fields that were chosen, and ids that are made; not what was named."""
+    """Report the fields that were chosen, and ids that are made; nothing if all was named."""
     name = files.display_name(path)
     description = record_fields.describe_fields(used_fields)
     if settings.text_field is None:
@@ -384,7 +393,8 @@ def _with_made_ids(
 class _Rows(NamedTuple):
     """Rows of passages, and the keys of the formats that they may have.
 
-    None if no format decides: the fields are named, or chosen by the first rows.
+    `keys_by_format` is None if no format decides: the fields are named, or chosen by the first
+    rows.
     """
 
     keys_by_format: Mapping[CorpusFormat, RecordKeys] | None
@@ -392,14 +402,14 @@ class _Rows(NamedTuple):
 
 
 class _Records(NamedTuple):
-    """Records of passages, and the fields that were chosen; None if there are no records."""
+    """Records of passages, and the fields that were chosen: None if there are no records."""
 
     used_fields: UsedKeys | None
     records: Iterator[json_records.Record]
 
 
 class _CorpusFile(NamedTuple):
-    """A file of passages that is open, its beginning, and what was said about its format."""
+    """A file of passages that is open, its beginning, and what the user said about its format."""
 
     path: str | Path
     head: FileHead
@@ -441,8 +451,8 @@ class _CorpusFile(NamedTuple):
         """Whether the file is CSV: by its name, its header, or a field that was named."""
         if self.settings.corpus_format is not None:
             return self.settings.corpus_format is CorpusFormat.CSV
-        has_field = self.settings.text_field in self.head.csv_cells
-        return has_field or self._format is CorpusFormat.CSV
+        has_text_field = self.settings.text_field in self.head.csv_cells
+        return has_text_field or self._format is CorpusFormat.CSV
 
     @property
     def _has_columns(self) -> bool:
@@ -463,7 +473,7 @@ class _CorpusFile(NamedTuple):
         first_row, rows = files.first_and_all(rows)
         if first_row is None:
             return _Rows(None, iter(()))
-        if self._names_text:
+        if self._fields_replace_format:
             return _Rows(None, rows)
         keys_by_format = self._with_named_fields(keys_by_format)
         _, first_record = first_row
@@ -485,11 +495,11 @@ class _CorpusFile(NamedTuple):
         return json_objects.read_texts(data, self.path, "passage")
 
     @property
-    def _names_text(self) -> bool:
-        """Whether what was named leaves nothing of a format: the text, or that ids are made."""
+    def _fields_replace_format(self) -> bool:
+        """Whether a named field leaves no use for a format: the text, or "" as the id, made ids."""
         return self.settings.text_field is not None or self.settings.id_key == ""
 
-    def by_fields(self, rows: _Rows) -> _Records:
+    def choose_fields(self, rows: _Rows) -> _Records:
         """Return the records of rows by the fields that are named, or that the first rows have."""
         first_rows = list(islice(rows.rows, FIRST_RECORDS))
         if not first_rows:
@@ -501,7 +511,7 @@ class _CorpusFile(NamedTuple):
         return _Records(used_fields, records)
 
     def _csv_rows(self) -> Iterator[Numbered]:
-        """Yield the rows of CSV as records, by the names of its header."""
+        """Return the rows of CSV as records, by the names of its header."""
         unread_files.reject_binary(self.head.data, self.path, Table.CORPUS)
         delimiter = "\t" if "\t" in self.head.line else self.head.csv_delimiter
         lines = files.read_text_lines(self.path, self.handle)
@@ -511,22 +521,22 @@ class _CorpusFile(NamedTuple):
         """Return the rows of lines between tabs: below names of columns, or records alone."""
         unread_files.reject_binary(self.head.data, self.path, Table.CORPUS)
         numbered = files.read_text_lines(self.path, self.handle)
-        # a blank line further on may stand inside a quoted column
-        first_line, lines = files.first_and_all(dropwhile(_is_blank, numbered))
-        if first_line is None:
+        # only the first blank lines: one further on may stand inside a quoted column
+        numbered_line, lines = files.first_and_all(dropwhile(_is_blank, numbered))
+        if numbered_line is None:
             return _Rows(None, iter(()))
-        line, text = first_line
+        line, text = numbered_line
         cells = text.split("\t")
         header = None
-        if not self._names_text:
+        if not self._fields_replace_format:
             header = column_names.recognise_header(cells, Table.CORPUS)
         if header is not None:
             column_names.log_header(header, self.path, line)
-            next(lines)
+            next(lines)  # the header
             return self._rows_below_header(header, lines)
         names = column_names.cell_names(cells)
         if self._are_names_of_fields(names):
-            next(lines)
+            next(lines)  # the names
             is_quoted = column_names.are_quoted(cells)
             rows = _table_rows(lines, names, None, self.path, is_quoted=is_quoted)
             return _Rows(None, rows)
@@ -554,16 +564,18 @@ class _CorpusFile(NamedTuple):
         the name of a text.
         """
         settings = self.settings
-        if self._names_text or settings.id_key or settings.title_field:
+        if self._fields_replace_format or settings.id_key or settings.title_field:
             return True
         if settings.corpus_format is not None or len(names) < 2 or len(self.head.rows) < 2:
             return False
         meanings = {column_names.column_of(name, Table.CORPUS) for name in names}
-        may_be_record = self._format is not None
+        may_be_record = self._format is not None  # by the number of columns
         if may_be_record and Column.TEXT not in meanings:
             return False
-        are_distinct = len(set(names)) == len(names) == self.head.width
-        return are_distinct and all(0 < len(name) < SHORTEST_TEXT for name in names)
+        are_distinct = len(set(names)) == len(names)
+        all_lines_match = self.head.width == len(names)
+        are_short = all(0 < len(name) < SHORTEST_TEXT for name in names)
+        return are_distinct and all_lines_match and are_short
 
     def _keys_of(self, corpus_format: CorpusFormat) -> Mapping[CorpusFormat, RecordKeys]:
         """Return the keys of records of columns, whose format is decided."""
@@ -572,7 +584,7 @@ class _CorpusFile(NamedTuple):
     def _with_named_fields(
         self, keys_by_format: Mapping[CorpusFormat, RecordKeys]
     ) -> Mapping[CorpusFormat, RecordKeys]:
-        """Return keys with those that are named for id and title."""
+        """Return keys with those that are named for id and title; a named text has no format."""
         id_key = self.settings.id_key
         title_field = self.settings.title_field
         changed_keys = {}
@@ -602,9 +614,9 @@ class _CorpusFile(NamedTuple):
         raise InputError(self.path, 1, found, expected, hint)
 
 
-def _format_of_header(header: Header, names: Sequence[str]) -> CorpusFormat:
+def _format_of_header(header: Header, keys: Sequence[str]) -> CorpusFormat:
     """Return the format of columns under a header, by the keys of their records."""
-    if sorted(names) == sorted(COLUMNS[CorpusFormat.DPR]):
+    if sorted(keys) == sorted(COLUMNS[CorpusFormat.DPR]):
         return CorpusFormat.DPR
     has_title = Column.TITLE in header.columns
     return CorpusFormat.MARCO_TITLES if has_title else CorpusFormat.MARCO
@@ -616,11 +628,14 @@ def _is_blank(numbered_line: tuple[int, str]) -> bool:
 
 
 def _record_keys(header: Header, settings: CorpusSettings) -> list[str]:
-    """Return the keys of a table's records: those of `COLUMNS`, and other columns by name."""
+    """Return the keys of a table's records: those of `COLUMNS`, and other columns by name.
+
+    A field that a user named keeps its name, by which it is looked up.
+    """
     named_fields = (settings.id_key, settings.title_field)
-    keys = {Column.PASSAGE_ID: "id", Column.TEXT: "text", Column.TITLE: "title"}
+    key_by_column = {Column.PASSAGE_ID: "id", Column.TEXT: "text", Column.TITLE: "title"}
     return [
-        name if name in named_fields else keys.get(column, name)
+        name if name in named_fields else key_by_column.get(column, name)
         for column, name in zip(header.columns, header.names, strict=True)
     ]
 
@@ -712,8 +727,9 @@ class IdLedger:
         ordered = np.sort(hashes)
         if (ordered[1:] != ordered[:-1]).all():
             return
-        _, first_positions = np.unique(hashes, return_index=True)
-        repeat = int(np.delete(np.arange(len(hashes)), first_positions)[0])
+        _, first_positions = np.unique(hashes, return_index=True)  # of each hash
+        repeated_positions = np.delete(np.arange(len(hashes)), first_positions)
+        repeat = int(repeated_positions[0])
         original = int((hashes == hashes[repeat]).argmax())
         name = "an id"
         if read_ids is not None:
@@ -742,8 +758,12 @@ class PassageTexts:
     def __init__(self, path: Path, fields: Sequence[str] = ()) -> None:
         self._fields = fields
         self._records = files.ScratchRecords(path)
-        self._rows: dict[str, int | None] = {}  # noted id -> number of its record
-        self.close = self._records.close
+        # noted id -> number of its record; None until `find` has copied it
+        self._rows: dict[str, int | None] = {}
+
+    def close(self) -> None:
+        """Close the file; it stays."""
+        self._records.close()
 
     def refer(self, docids: Iterable[str]) -> None:
         """Note passages that `get` will return."""
@@ -808,7 +828,8 @@ def write_passages(
     rows = _rows_of_passages(passages, corpus_format, losses)
     if corpus_format is CorpusFormat.DPR:
         header = COLUMNS[corpus_format]
-        count = files.write_rows(path, chain([header], rows), "\t") - 1
+        row_count = files.write_rows(path, chain([header], rows), "\t")
+        count = row_count - 1  # without the header
     else:
         count = files.write_lines(path, ("\t".join(row) + "\n" for row in rows))
     files.log_losses(losses, corpus_format)

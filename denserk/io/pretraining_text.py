@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.pretraining import RawText
 from denserk.errors import InputError
-from denserk.io.corpus import ENDINGS, read_passages, table_files
+from denserk.io.corpus import ENDINGS, corpus_files, read_passages
 from denserk.io.detection import document_list_key
 from denserk.io.files import STREAM, display_name, open_ahead, read_text_lines
 from denserk.io.json_records import Fields, first_record, read_objects
@@ -71,7 +71,7 @@ def _files_of(source: str) -> list[str]:
         return [str(token_file)]
     if not folder.is_dir() or is_table(folder, "corpus"):
         return [source]
-    paths = table_files(folder, (*ENDINGS, TEXT_ENDING))
+    paths = corpus_files(folder, (*ENDINGS, TEXT_ENDING))
     if not paths:
         return [source]  # a folder of Markdown, or of subfolders
     return [str(path) for path in paths]
