@@ -41,14 +41,16 @@ from denserk.records import Candidate, SentenceExample, TrainingExample
 
 logger = logging.getLogger(__name__)
 
+# keys of an id in objects of passages: the first that an object has counts
 PASSAGE_ID_KEYS = ("docid", "passage_id", "psg_id")
 RANDOM_NEGATIVES = "negative_ctxs"  # DPR's key of negatives that it does not train with
+# columns of pairs and triplets of sentences
 LABELS = ("label", "score", "similarity_score")
 EMBEDDING_TEXTS = "a text for each id of relevant_docs"
 PAIR = ("sentence1", "sentence2")
 TRIPLET = ("anchor", "positive", "negative")
 TRIPLETS = (TRIPLET, ("sentence1", "sentence2", "sentence3"))
-BENCHMARK = ("genre", "file", "year", "number", "score", *PAIR)
+BENCHMARK = ("genre", "file", "year", "number", "score", *PAIR)  # STS, without a header
 # what files of sentences hold, by the number of sentences that an example must have
 EXPECTED_SENTENCES = {
     None: "pairs (sentence1, sentence2, label) or triplets (anchor, positive, negative)",
@@ -59,7 +61,7 @@ Candidates = tuple[Candidate, ...]
 Row = tuple[int, Mapping[Any, Any]]  # line number, columns by name or number
 
 
-def _passages(fields: Fields, key: str) -> Candidates:
+def _read_passages(fields: Fields, key: str) -> Candidates:
     """Return the passages of a list of objects with id, text, title and score."""
     candidates = []
     for value in fields.items(key, dict):
@@ -76,7 +78,7 @@ def _passages(fields: Fields, key: str) -> Candidates:
     return tuple(candidates)
 
 
-def _texts(fields: Fields, key: str) -> Candidates:
+def _read_texts(fields: Fields, key: str) -> Candidates:
     """Return the passages of a list of texts, whose scores may stand in a list beside it."""
     texts = fields.texts(key)
     scores_key = f"{key}_scores"
@@ -90,7 +92,7 @@ def _texts(fields: Fields, key: str) -> Candidates:
     )
 
 
-def _ids(fields: Fields, key: str) -> Candidates:
+def _read_ids(fields: Fields, key: str) -> Candidates:
     """Return the ids of a list, or of lists by the system that retrieved them, there each once."""
     value = fields.record.get(key)
     if not isinstance(value, dict):
@@ -103,7 +105,7 @@ def _ids(fields: Fields, key: str) -> Candidates:
 
 
 def _to_passage(candidate: Candidate, id_key: str = "docid") -> dict[str, Any]:
-    """Return a passage as the object that `_passages` reads."""
+    """Return a passage as the object that `_read_passages` reads."""
     passage: dict[str, Any] = {
         id_key: candidate.docid,
         "title": candidate.title,
@@ -127,9 +129,10 @@ class JsonFormat(NamedTuple):
     def example(self, fields: Fields, qid: str = "") -> TrainingExample:
         """Return the example of a record; `qid` is the query's id if the record has none."""
         read_keys = [self.qid, self.query, self.positives, self.negatives, "answers"]
-        if self.read is _texts:
+        if self.read is _read_texts:
             read_keys += [f"{self.positives}_scores", f"{self.negatives}_scores"]
-        if self.read is _passages and not fields.record.get(RANDOM_NEGATIVES):
+        # an empty list of random negatives, which DPR's records must have, is no extra field
+        if self.read is _read_passages and not fields.record.get(RANDOM_NEGATIVES):
             read_keys.append(RANDOM_NEGATIVES)
         return TrainingExample(
             qid=fields.identifier(self.qid, qid),
@@ -151,7 +154,7 @@ class ColumnFormat(NamedTuple):
     expected: str
     widths: Sequence[int]
     json_format: JsonFormat
-    lists_negatives: bool = False
+    lists_negatives: bool = False  # in one column, with commas between them
 
     @property
     def holds_ids(self) -> bool:
@@ -163,8 +166,9 @@ class ColumnFormat(NamedTuple):
         if columns is None:
             columns = training_columns(list(fields.record), ids=self.holds_ids)
         self._check(fields, columns)
-        positives, negatives = self._passages(fields, columns)
+        positives, negatives = self._positives_and_negatives(fields, columns)
         qid = "" if columns.query_id is None else fields.identifier(columns.query_id)
+        # among ids, the query is its id, too
         query_key = self.json_format.qid or self.json_format.query
         record = {
             query_key: fields.record[columns.query],
@@ -175,20 +179,21 @@ class ColumnFormat(NamedTuple):
 
     def _check(self, fields: Fields, columns: TrainingColumns) -> None:
         """Raise an error for a line with another number of columns, or a label of no use."""
-        width = 1 + len(columns.positives) + len(columns.negatives)
+        width = 1 + len(columns.positives) + len(columns.negatives)  # with the query
         if columns.label is not None:
-            is_label = str(columns.label).lower() == "label"  # not a score
+            # a label says of one passage whether it is a positive; a score says no such thing
+            is_label = str(columns.label).lower() == "label"
             if not is_label or width != 2:
                 raise fields.error(f"the column {columns.label}", self.expected)
         if columns.query is None or width not in self.widths:
             raise fields.error(columns_phrase(len(fields.record)), self.expected)
 
-    def _passages(
+    def _positives_and_negatives(
         self, fields: Fields, columns: TrainingColumns
     ) -> tuple[Sequence[Any], Sequence[Any]]:
         """Return the positives and the negatives of a line, texts or ids."""
-        positives = _values(fields.record, columns.positives)
-        negatives = _values(fields.record, columns.negatives)
+        positives = _column_values(fields.record, columns.positives)
+        negatives = _column_values(fields.record, columns.negatives)
         if columns.label is not None:
             grade = fields.number(columns.label)
             if grade not in (0, 1):
@@ -203,7 +208,7 @@ class ColumnFormat(NamedTuple):
         return positives, negatives
 
 
-def _values(record: Mapping[Any, Any], names: Iterable[Any]) -> list[Any]:
+def _column_values(record: Mapping[Any, Any], names: Iterable[Any]) -> list[Any]:
     """Return the values of columns, each of which is a text, an id or a list of them."""
     values: list[Any] = []
     for name in names:
@@ -215,21 +220,35 @@ def _values(record: Mapping[Any, Any], names: Iterable[Any]) -> list[Any]:
 _docid = attrgetter("docid")
 _text = attrgetter("text")
 _to_dpr = partial(_to_passage, id_key="passage_id")
-TEXTS = JsonFormat("", "query", *PASSAGE_LISTS[TrainingFormat.FLAG], _texts, _text)
-IDS = JsonFormat("qid", "query", *PASSAGE_LISTS[TrainingFormat.FLAG], _ids, _docid)
+TEXTS = JsonFormat("", "query", *PASSAGE_LISTS[TrainingFormat.FLAG], read=_read_texts, write=_text)
+IDS = JsonFormat("qid", "query", *PASSAGE_LISTS[TrainingFormat.FLAG], read=_read_ids, write=_docid)
+# the formats of one JSON record an example
 KEYS = {
     TrainingFormat.TEVATRON: JsonFormat(
-        "query_id", "query", *PASSAGE_LISTS[TrainingFormat.TEVATRON], _passages, _to_passage
+        "query_id",
+        "query",
+        *PASSAGE_LISTS[TrainingFormat.TEVATRON],
+        read=_read_passages,
+        write=_to_passage,
     ),
     TrainingFormat.TEVATRON_IDS: JsonFormat(
-        "query_id", "query_text", *PASSAGE_LISTS[TrainingFormat.TEVATRON_IDS], _ids, _docid
+        "query_id",
+        "query_text",
+        *PASSAGE_LISTS[TrainingFormat.TEVATRON_IDS],
+        read=_read_ids,
+        write=_docid,
     ),
     TrainingFormat.DPR: JsonFormat(
-        "query_id", "question", *PASSAGE_LISTS[TrainingFormat.DPR], _passages, _to_dpr
+        "query_id",
+        "question",
+        *PASSAGE_LISTS[TrainingFormat.DPR],
+        read=_read_passages,
+        write=_to_dpr,
     ),
     TrainingFormat.FLAG: TEXTS,
     TrainingFormat.ST_IDS: IDS,
 }
+# the formats of lines, of which several may be one example
 COLUMNS = {
     TrainingFormat.ST_TRIPLET: ColumnFormat(
         "at least 2 columns of texts alone: anchor, positive[, negatives]", range(2, 1 << 20), TEXTS
@@ -251,7 +270,7 @@ WRITTEN = tuple(
 
 def random_negatives(example: TrainingExample, path: str | Path) -> Candidates:
     """Return the random negatives of a DPR example; `path` names the input in errors."""
-    return _passages(Fields(example.extra, path, None), RANDOM_NEGATIVES)
+    return _read_passages(Fields(example.extra, path, None), RANDOM_NEGATIVES)
 
 
 def all_candidates(example: TrainingExample) -> Candidates:
@@ -301,8 +320,8 @@ def read_training(
         elif training_format in KEYS:
             yield from _json_examples(handle, head, source, KEYS[training_format])
         else:
-            lines = _column_examples(handle, head, source, training_format)
-            yield from _join_lines(lines)
+            line_examples = _column_examples(handle, head, source, training_format)
+            yield from _join_line_examples(line_examples)
 
 
 def _detect_format(head: bytes, source: str | Path) -> TrainingFormat:
@@ -326,13 +345,13 @@ def _json_examples(
         yield json_format.example(Fields(record, source, line), str(number))
 
 
-def _join_lines(lines: Iterable[TrainingExample]) -> Iterator[TrainingExample]:
+def _join_line_examples(line_examples: Iterable[TrainingExample]) -> Iterator[TrainingExample]:
     """Join the lines of one query that follow each other; an absent id is the example's number."""
-    groups = groupby(lines, key=lambda line: (line.qid, line.query))
+    groups = groupby(line_examples, key=lambda example: (example.qid, example.query))
     for number, ((qid, query), group) in enumerate(groups):
-        lines_of_query = list(group)
-        positives = _distinct_candidates(line.positives for line in lines_of_query)
-        negatives = _distinct_candidates(line.negatives for line in lines_of_query)
+        examples_of_query = list(group)
+        positives = _distinct_candidates(example.positives for example in examples_of_query)
+        negatives = _distinct_candidates(example.negatives for example in examples_of_query)
         yield TrainingExample(qid or str(number), query, positives, negatives)
 
 
@@ -381,7 +400,7 @@ def _distinct_candidates(lists: Iterable[Candidates]) -> Candidates:
 def _column_examples(
     handle: BinaryIO, head: bytes, source: str | Path, training_format: TrainingFormat
 ) -> Iterator[TrainingExample]:
-    """Yield the example of each line with columns, or of each record of the same keys."""
+    """Yield an example for each line with columns, or for each JSON record with them as keys."""
     column_format = COLUMNS[training_format]
     if training_format is TrainingFormat.ST_TRIPLET or files.is_json(head):
         rows = _named_rows(handle, head, source, column_format.expected)
@@ -425,7 +444,7 @@ def _tab_rows(handle: BinaryIO, source: str | Path) -> Iterator[Row]:
             yield line, dict(enumerate(cells))
         return
     next(rows)
-    names = _distinct(header.names)
+    names = _number_repeated_names(header.names)
     for line, cells in rows:
         yield line, _named_cells(names, cells, source, line, is_quoted=header.is_quoted)
 
@@ -438,10 +457,10 @@ def _named_cells(
     return dict(zip(names, texts, strict=True))
 
 
-def _distinct(names: Sequence[str]) -> list[str]:
+def _number_repeated_names(names: Sequence[str]) -> list[str]:
     """Number names that a header has twice, as in (query, positive, negative, negative).
 
-    >>> _distinct(["query", "positive", "negative", "negative"])
+    >>> _number_repeated_names(["query", "positive", "negative", "negative"])
     ['query', 'positive', 'negative', 'negative_2']
     """
     counts: Counter[str] = Counter()
@@ -452,14 +471,14 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return distinct
 
 
-def _check(example: TrainingExample, training_format: TrainingFormat) -> None:
+def _check_writable(example: TrainingExample, training_format: TrainingFormat) -> None:
     """Raise an error for an example without the texts, or the ids, that a format needs."""
     passages = all_candidates(example)
     query = f"query {example.qid}"
     has_ids = any(passage.docid for passage in passages)
     has_texts = any(passage.text or passage.title for passage in passages)
     if training_format in WITHOUT_TEXTS:
-        _check_ids(passages, query, training_format)
+        _check_writable_ids(passages, query, training_format)
     elif not example.query:
         raise DenserkError(
             f"{query} has no text, and {training_format} holds texts", "add --queries"
@@ -471,7 +490,7 @@ def _check(example: TrainingExample, training_format: TrainingFormat) -> None:
         raise DenserkError(message, "add --corpus")
 
 
-def _check_ids(passages: Candidates, query: str, training_format: TrainingFormat) -> None:
+def _check_writable_ids(passages: Candidates, query: str, training_format: TrainingFormat) -> None:
     """Raise an error for passages whose ids a format of ids alone cannot hold."""
     if not all(passage.docid for passage in passages):
         message = f"a passage of {query} has no id, and {training_format} holds ids alone"
@@ -483,7 +502,7 @@ def _check_ids(passages: Candidates, query: str, training_format: TrainingFormat
         raise DenserkError(message, "write tevatron-ids or triples")
 
 
-def _contents(example: TrainingExample) -> Counter[str]:
+def _count_contents(example: TrainingExample) -> Counter[str]:
     """Count what an example consists of."""
     passages = all_candidates(example)
     counts: Counter[str] = Counter()
@@ -513,19 +532,19 @@ def write_training(
     count = 0
     pair_count = 0
     unwritten_qids: list[str] = []
+    # DPR reads an array; a file that is named .jsonl gets lines
     is_array = training_format is TrainingFormat.DPR and ".jsonl" not in Path(path).suffixes
     with files.whole_binary(path) as out:
         if is_array:
             out.write(b"[\n")
         for example in examples:
-            _check(example, training_format)
+            _check_writable(example, training_format)
             records = _records(example, count, training_format)
             for record in records:
-                line = _as_line(record, training_format)
                 if is_array:
-                    separator = b",\n" if count > 0 else b""
-                    line = separator + line.rstrip(b"\n")
-                out.write(line)
+                    out.write(_as_item(record, is_first=count == 0))
+                else:
+                    out.write(_as_line(record, training_format))
             losses += _lost_contents(example, records, training_format, path)
             if not records:
                 unwritten_qids.append(example.qid)
@@ -538,14 +557,14 @@ def write_training(
         if is_array:
             out.write(b"\n]\n")
     files.log_losses(losses, training_format)
-    _warn_of_written(count, pair_count, unwritten_qids, training_format)
+    _warn_of_omissions(count, pair_count, unwritten_qids, training_format)
     return count
 
 
-def _warn_of_written(
+def _warn_of_omissions(
     count: int, pair_count: int, unwritten_qids: Sequence[str], training_format: TrainingFormat
 ) -> None:
-    """Log the examples that a format has no place for, and pairs that are among triplets."""
+    """Warn of examples that a format has no place for, and of negatives that only some lack."""
     if unwritten_qids:
         total = count + len(unwritten_qids)
         logger.warning(
@@ -567,9 +586,9 @@ def _lost_contents(
 ) -> Counter[str]:
     """Count what of an example is not read from the records that are written of it."""
     written_format = (KEYS | COLUMNS)[training_format]
-    lost = _contents(example)
-    for record in records:
-        lost -= _contents(written_format.example(Fields(record, path, None)))
+    lost = _count_contents(example)
+    for record in records:  # a Counter drops what is no longer positive
+        lost -= _count_contents(written_format.example(Fields(record, path, None)))
     return lost
 
 
@@ -578,8 +597,14 @@ def training_records(
 ) -> Iterator[dict[Any, Any]]:
     """Yield the records that `write_training` writes of examples."""
     for number, example in enumerate(examples):
-        _check(example, training_format)
+        _check_writable(example, training_format)
         yield from _records(example, number, training_format)
+
+
+def _as_item(record: Mapping[str, Any], *, is_first: bool) -> bytes:
+    """Return a record as an item of a JSON array, behind the comma after an earlier one."""
+    separator = b"" if is_first else b",\n"
+    return separator + dump_json(record).rstrip(b"\n")
 
 
 def _as_line(record: Mapping[Any, Any], training_format: TrainingFormat) -> bytes:
@@ -644,7 +669,8 @@ def _json_record(
         ids_by_system = {"denserk": negatives}
         return {keys.qid: example.qid, keys.positives: positives, keys.negatives: ids_by_system}
     is_dpr = training_format is TrainingFormat.DPR
-    is_numbered = is_dpr and example.qid == str(number)  # as a reader does without an id
+    # a reader numbers examples without an id
+    is_numbered = is_dpr and example.qid == str(number)
     record: dict[str, Any] = {}
     if keys.qid and not is_numbered:
         record[keys.qid] = example.qid
@@ -660,7 +686,7 @@ def _json_record(
     if is_dpr:
         record[RANDOM_NEGATIVES] = []
     extra = dict(example.extra)
-    if keys.read is not _passages:
+    if keys.read is not _read_passages:
         extra.pop(RANDOM_NEGATIVES, None)
     return {**record, **extra}
 
@@ -668,7 +694,8 @@ def _json_record(
 def read_sentences(source: str | Path, size: int | None = None) -> Iterator[SentenceExample]:
     """Yield pairs with their labels, or triplets; a file (or "-") holds one of the two.
 
-    A `size` of 2 asks for pairs, 3 for triplets; None detects it by the first row.
+    A `size`, the number of sentences, of 2 asks for pairs, of 3 for triplets; None detects it by
+    the first row.
     """
     expected = EXPECTED_SENTENCES[size]
     names_without_header = partial(_sentence_columns, size=size)
@@ -723,6 +750,7 @@ def _with_standard_names(row: Mapping[str, Any]) -> dict[str, Any]:
     renamed: dict[str, Any] = {}
     for name, value in row.items():
         column = column_names.column_of(name, Table.SENTENCES)
+        # of labels, `LABELS` are the only spellings; a column of the usual name goes first
         is_other_spelling = column not in (None, Column.LABEL) and str(column) not in row
         renamed[str(column) if is_other_spelling else name] = value
     return renamed
@@ -783,7 +811,7 @@ def _rows_of_cells(
 
 def _header_names(cells: Sequence[str]) -> list[str]:
     """Return the names of a header's columns, in lower case and without quotes."""
-    return _distinct([cell.strip().strip('"').lower() for cell in cells])
+    return _number_repeated_names([cell.strip().strip('"').lower() for cell in cells])
 
 
 def _is_sentence_header(cells: Sequence[str]) -> bool:
