@@ -31,6 +31,7 @@ Numbered = tuple[int, dict[str, Any]]  # the line on which an object starts, and
 Row = tuple[int | None, dict[str, Any]]  # the same, or a record that has no line of its own
 Record = tuple[int | None, str, str, str, dict[str, Any]]  # line, id, text, title, other keys
 
+# of items of lists, and of what a file should hold: for messages
 NAMES_OF_TYPES: dict[type, str] = {str: "strings", dict: "objects"}
 ONE_A_LINE = "one JSON object a line"
 ONE_ARRAY = "one JSON array of objects"
@@ -120,8 +121,9 @@ def read_array(handle: BinaryIO, path: str | Path) -> Iterator[Numbered]:
         try:
             item = _next_item(text, offset, separator)
         except (json.JSONDecodeError, RecursionError) as error:
-            # the text ends too early, or is broken
-            next_text = next(chunks, "") if len(text) - offset <= LONGEST else ""
+            # the text ends too early, or is broken: no more text, or too much of it, decides that
+            may_end_early = len(text) - offset <= LONGEST
+            next_text = next(chunks, "") if may_end_early else ""
             if not next_text:
                 raise _array_error(error, text, offset, line, path) from None
             text = text[offset:] + next_text
@@ -170,7 +172,8 @@ def _array_error(
 ) -> InputError:
     """Return the error of an array that is broken behind `offset`, which is on a `line`."""
     broken_text = text[offset:].lstrip(" \t\r\n,[")
-    line += text.count("\n", offset, len(text) - len(broken_text))
+    start_of_broken_text = len(text) - len(broken_text)
+    line += text.count("\n", offset, start_of_broken_text)
     reason = getattr(error, "msg", "nested too deeply")
     return InputError(path, line, f"{broken_text[:20]!r} ({reason})", ONE_ARRAY)
 
@@ -227,33 +230,35 @@ class UsedKeys(NamedTuple):
 
 def read_records(
     objects: Iterable[Row],
-    formats: Mapping[Format, RecordKeys],
-    format: Format | None,
+    keys_by_format: Mapping[Format, RecordKeys],
+    named_format: Format | None,
     path: str | Path,
     table: Table,
 ) -> tuple[Format | None, Iterator[Record]]:
     """Return the format of a file, None if it is empty, and its records.
 
     The first record decides which of the format's keys the file uses; others must have them.
-    Without a `format`, `formats` are tried in their order.
+    Without a `named_format`, all formats are tried in the order of `keys_by_format`.
     """
     first_object, objects = files.first_and_all(iter(objects))
     if first_object is None:
         return None, iter(())
     line, record = first_object
-    candidates = [format] if format else list(formats)
-    for name in candidates:
-        used_keys = formats[name].used_in(record)
+    candidates = [named_format] if named_format else list(keys_by_format)
+    for record_format in candidates:
+        used_keys = keys_by_format[record_format].used_in(record)
         if used_keys is not None:
             break
     else:
-        expected = " or ".join(dict.fromkeys(str(formats[name]) for name in candidates))
+        descriptions = [str(keys_by_format[candidate]) for candidate in candidates]
+        expected = " or ".join(dict.fromkeys(descriptions))
         hint = renaming_hint(record, path, table)
         raise InputError(path, line, f"the keys {list_keys(record)}", expected, hint)
-    if format is None:
-        logger.info(f"{files.display_name(path)}: {name} {table} ({used_keys.listed(record)})")
+    if named_format is None:
+        name = files.display_name(path)
+        logger.info(f"{name}: {record_format} {table} ({used_keys.listed(record)})")
     unit = "passage" if table is Table.CORPUS else "query"
-    return name, records_of_keys(objects, used_keys, path, unit)
+    return record_format, records_of_keys(objects, used_keys, path, unit)
 
 
 def records_of_keys(
@@ -262,18 +267,21 @@ def records_of_keys(
     path: str | Path,
     unit: str,
 ) -> Iterator[Record]:
-    """Yield the records of objects; without an id key the ids count from 0."""
+    """Yield the records of objects, from which id, text and title are taken out.
+
+    Without an id key the ids count from 0. The `unit`, "passage" or "query", is for errors.
+    """
     for number, (line, record) in enumerate(objects):
         for key in (keys.id, keys.text):
             if key is not None and key not in record:
                 found = f"no {key} (keys: {list_keys(record)})"
                 raise InputError(path, line, found, f"a record with {key}")
-        text_value = record[keys.text]
+        text_value = record[keys.text]  # before the id is taken out: one field may be both
         id = str(number)
         if keys.id is not None:
             id = identifier(record.pop(keys.id), path, line, unit)
         text = as_text(text_value, keys.text, path, line)
-        record.pop(keys.text, None)  # gone already if one field is both id and text
+        record.pop(keys.text, None)
         title = ""
         if keys.title is not None:
             title = as_text(record.pop(keys.title, None), keys.title, path, line)
@@ -302,7 +310,7 @@ def as_text(value: Any, key: str, path: str | Path, line: int | None) -> str:
 
 def identifier(value: Any, path: str | Path, line: int | None, unit: str) -> str:
     """Return an id, a string without white space; an integer keeps its digits."""
-    if type(value) is int:
+    if type(value) is int:  # a bool is an instance of int, and no id
         return str(value)
     if not isinstance(value, str):
         type_name = "null" if value is None else type(value).__name__
@@ -327,6 +335,7 @@ class Fields:
         return InputError(self.path, self.line, found, expected)
 
     def __contains__(self, key: str) -> bool:
+        """Return whether the object has a value under a key; null is none."""
         return self.record.get(key) is not None
 
     def identifier(self, key: str, default: str = "") -> str:
@@ -377,7 +386,7 @@ class Fields:
         """Return the ids of a list."""
         return tuple(identifier(value, self.path, self.line, key) for value in self.items(key))
 
-    def rest(self, known: Collection[str]) -> Mapping[str, Any]:
-        """Return the fields whose keys are not among the known ones."""
-        other_fields = {key: value for key, value in self.record.items() if key not in known}
+    def rest(self, read_keys: Collection[str]) -> Mapping[str, Any]:
+        """Return the fields whose keys are not among those that were read."""
+        other_fields = {key: value for key, value in self.record.items() if key not in read_keys}
         return other_fields or NO_FIELDS
