@@ -61,8 +61,9 @@ class Column(StrEnum):
     EXTRA = "extra"  # a known name of something that the reader does not need
 
 
-# Names are compared without case and without all that is no letter and no digit: `query-id`,
-# `query_id`, `Query ID` and `queryId` are one name.
+# Known names with blanks between them, the preferred one first. Names are compared without case and
+# without all that is no letter and no digit: `query-id`, `query_id`, `Query ID` and `queryId` are
+# one name.
 QUERY_IDS = "queryid qid questionid topicid topicno topicnumber qno querynumber"
 PASSAGE_IDS = "corpusid docid docno documentid did pid passageid psgid paragraphid"
 ITERATIONS = "subtopicid subtopic iteration iter q0 0 unused"
@@ -129,7 +130,7 @@ NAMES: Mapping[Table, Mapping[Column, str]] = {
         Column.EXTRA: "rank position date time timestamp session sessionid impressions lang",
     },
 }
-# Columns of which a header has one set at least.
+# Sets of columns, of which a header must have one as a whole.
 REQUIRED: Mapping[Table, Sequence[set[Column]]] = {
     Table.RUN: [
         {Column.QUERY_ID, Column.PASSAGE_ID, Column.SCORE},
@@ -165,6 +166,7 @@ REPEATABLE = {Column.POSITIVE, Column.NEGATIVE, Column.NEGATIVE_ID, Column.EXTRA
 # Names that are of columns and hardly of anything else (`did` is a word of many queries): a first
 # line with one of them that is no header as a whole is reported.
 TELLING = set(f"{QUERY_IDS} {PASSAGE_IDS}".split()) - {"did"}
+# Headers that messages recommend.
 EXAMPLE_HEADERS = {
     Table.RUN: "qid Q0 docid rank score tag",
     Table.QRELS: "qid iter docid relevance",
@@ -203,24 +205,24 @@ def column_of(name: str, table: Table) -> Column | None:
 
 
 def columns_by_meaning(names: Iterable[str], table: Table) -> dict[Column, str]:
-    """Return a name of each known meaning: where there are several, the first in `NAMES`.
+    """Return the name of each column that has a known one: of several, the first in `NAMES`.
 
     >>> columns_by_meaning(["note", "query-id", "rel", "score"], Table.QRELS)[Column.GRADE]
     'score'
     """
-    by_meaning: dict[Column, str] = {}
+    name_by_column: dict[Column, str] = {}
     for name in names:
         column = column_of(name, table)
         if column is None:
             continue
-        earlier_name = by_meaning.setdefault(column, name)
+        earlier_name = name_by_column.setdefault(column, name)
         if _preference(name, column, table) < _preference(earlier_name, column, table):
-            by_meaning[column] = name
-    return by_meaning
+            name_by_column[column] = name
+    return name_by_column
 
 
 def has_required_columns(columns: AbstractSet[Column], table: Table) -> bool:
-    """Return whether there is what a table needs, at least."""
+    """Return whether the columns are enough for a table: one set of `REQUIRED` and perhaps more."""
     return any(required <= columns for required in REQUIRED[table])
 
 
@@ -250,9 +252,8 @@ def recognise_header(cells: Sequence[str], table: Table) -> Header | None:
 
     They are a header if each of them is a known name, if no meaning is there twice, and if the
     columns that the table needs are there. A query with the id `id` and the text `query` is
-    therefore read as a header where it stands first, and as a query anywhere else. The rule takes
-    this one over its opposite because such a query is next to unknown, while headers are common,
-    and because the log names the header that was recognised.
+    therefore read as a header where it stands first, and as a query anywhere else: such a query is
+    next to unknown, headers are common, and the log names the header that was recognised.
 
     >>> recognise_header(["docid", "Query ID", "rel"], Table.QRELS).columns[1]
     <Column.QUERY_ID: 'query id'>
@@ -281,7 +282,8 @@ def are_quoted(cells: Sequence[str]) -> bool:
     return all(cell.strip().startswith('"') for cell in cells)
 
 
-# Headers that belong to a format, BEIR's qrels and DPR's passages: the format is reported.
+# The sorted names of headers that belong to a format, BEIR's qrels and DPR's passages. They are not
+# reported, as the format is.
 HEADERS_OF_FORMATS = {("corpus-id", "query-id", "score"), ("id", "text", "title")}
 
 
@@ -299,7 +301,7 @@ def read_header(
     """Return a table's header, or None if its first line is a record; log what was decided."""
     header = recognise_header(cells, table)
     if header is None:
-        report_record(cells, table, path, line)
+        warn_of_possible_header(cells, table, path, line)
     else:
         log_header(header, path, line)
     return header
@@ -317,8 +319,10 @@ def cells_under_header(
     return [unquote_cell(cell) for cell in cells]
 
 
-def report_record(cells: Sequence[str], table: Table, path: str | Path, line: int) -> None:
-    """Warn of a first line that is read as a record and has a name that only columns have."""
+def warn_of_possible_header(
+    cells: Sequence[str], table: Table, path: str | Path, line: int
+) -> None:
+    """Warn of a first line that is read as a record and looks like a header."""
     hint = header_hint(cells, table)
     if hint is not None:
         name = files.display_name(path)
@@ -331,14 +335,17 @@ def has_telling_name(cells: Sequence[str]) -> bool:
 
 
 def header_hint(cells: Sequence[str], table: Table) -> str | None:
-    """Return a hint for a line that is no header as a whole and looks like one."""
-    unknown_cells = [cell for cell in cells if column_of(cell, table) is None]
+    """Return a hint for a line that is no header as a whole and looks like one; else None.
+
+    It does if all its cells are known names, or if one of them is a name that only columns have.
+    """
     if len(cells) < 2:
+        return None
+    unknown_cells = [cell for cell in cells if column_of(cell, table) is None]
+    if unknown_cells and not has_telling_name(cells):
         return None
     reason = "its columns have one meaning twice, or lack one"
     if unknown_cells:
-        if not has_telling_name(cells):
-            return None
         reason = f"{show_cells(unknown_cells)}: not known as a column of {table}"
     return f"if it is a header, write {EXAMPLE_HEADERS[table]} ({reason}), or leave it out"
 
@@ -355,7 +362,7 @@ def split_columns(line: str) -> list[str]:
     Names may have blanks between tabs; ids have none.
     """
     cells = line.split("\t")
-    if len(cells) < 3:
+    if len(cells) < 3:  # fewer than a run or qrels have: blanks separate them
         return line.split()
     return cells
 
@@ -369,13 +376,13 @@ def run_or_qrels(names: Iterable[str]) -> Table | None:
     (<Table.RUN: 'run'>, <Table.QRELS: 'qrels'>)
     """
     keys = list(names)
-    of_run = columns_by_meaning(keys, Table.RUN)
-    of_qrels = columns_by_meaning(keys, Table.QRELS)
-    is_run = has_required_columns(of_run.keys(), Table.RUN)
-    is_qrels = has_required_columns(of_qrels.keys(), Table.QRELS)
+    run_columns = columns_by_meaning(keys, Table.RUN)
+    qrels_columns = columns_by_meaning(keys, Table.QRELS)
+    is_run = has_required_columns(run_columns.keys(), Table.RUN)
+    is_qrels = has_required_columns(qrels_columns.keys(), Table.QRELS)
     if is_run and is_qrels:
-        has_run_column = Column.RANK in of_run or Column.TAG in of_run
-        is_beir = plain_name(of_qrels[Column.PASSAGE_ID]) == "corpusid"
+        has_run_column = Column.RANK in run_columns or Column.TAG in run_columns
+        is_beir = plain_name(qrels_columns[Column.PASSAGE_ID]) == "corpusid"
         return Table.QRELS if is_beir and not has_run_column else Table.RUN
     if is_run:
         return Table.RUN
@@ -385,7 +392,10 @@ def run_or_qrels(names: Iterable[str]) -> Table | None:
 
 
 class TrainingColumns(NamedTuple):
-    """Which columns of training data hold the query, its passages and the label."""
+    """Which columns of training data hold the query, its passages and the label.
+
+    A column is its name, or its number where columns have no names.
+    """
 
     query: Any = None
     positives: tuple[Any, ...] = ()
@@ -393,8 +403,8 @@ class TrainingColumns(NamedTuple):
     query_id: Any = None
     label: Any = None
     ignored: tuple[Any, ...] = ()
-    by_position: tuple[Any, ...] = ()
-    is_in_order: bool = True  # as if the order alone had decided, and nothing is left out
+    by_position: tuple[Any, ...] = ()  # those of the query and passages that no name decided
+    is_in_order: bool = True  # the uses are those by order alone; nothing to report
 
     def __str__(self) -> str:
         uses = [f"query: {self.query}"]
@@ -439,7 +449,8 @@ def training_columns(names: Sequence[Any], *, ids: bool = False) -> TrainingColu
             positives = [name]
         else:
             negatives = [*negatives, name]
-    texts_or_ids = [name for name in names if name not in label]
+    names_by_use = [*query, *positives, *negatives]
+    names_in_order = [name for name in names if name not in label]
     has_unknown_name = any(isinstance(name, str) for name in positional_names)
     return TrainingColumns(
         query=query[0] if query else None,
@@ -449,12 +460,12 @@ def training_columns(names: Sequence[Any], *, ids: bool = False) -> TrainingColu
         label=label[0] if label else None,
         ignored=tuple(chain.from_iterable(names_by_column.values())),
         by_position=tuple(positional_names),
-        is_in_order=not has_unknown_name and [*query, *positives, *negatives] == texts_or_ids,
+        is_in_order=not has_unknown_name and names_by_use == names_in_order,
     )
 
 
 def _take_names(names_by_column: dict[Column, list[Any]], *columns: Column) -> list[Any]:
-    """Remove and return the names of the first of some meanings that is there; [] of none."""
+    """Remove and return the names of the first of some columns that is there; [] of none."""
     for column in columns:
         if column in names_by_column:
             return names_by_column.pop(column)
@@ -469,16 +480,17 @@ def _sort_training_names(
     for name in names:
         is_position = not isinstance(name, str)  # of a column without a name
         columns.append(None if is_position else column_of(name, Table.TRAINING))
-    unused = {Column.EXTRA, Column.TEXT} if ids else set()
+    # names with these meanings explain nothing here: their position counts
+    unexplained = {Column.EXTRA, Column.TEXT} if ids else set()
     # beside a query, a `passage` is the positive where none is named so
     if Column.POSITIVE in columns or Column.QUERY not in columns:
-        unused.add(Column.TEXT)
-    single = (Column.QUERY, Column.QUERY_ID, Column.TEXT, Column.LABEL)
+        unexplained.add(Column.TEXT)
+    single_columns = (Column.QUERY, Column.QUERY_ID, Column.TEXT, Column.LABEL)
     names_by_column: dict[Column, list[Any]] = {}
     positional_names = []
     for name, column in zip(names, columns, strict=True):
-        is_second = column in single and column in names_by_column
-        if column is None or column in unused or is_second:
+        is_second = column in single_columns and column in names_by_column
+        if column is None or column in unexplained or is_second:
             positional_names.append(name)
         else:
             names_by_column.setdefault(column, []).append(name)

@@ -540,7 +540,7 @@ class _CorpusFile(NamedTuple):
             is_quoted = column_names.are_quoted(cells)
             rows = _table_rows(lines, names, None, self.path, is_quoted=is_quoted)
             return _Rows(None, rows)
-        column_names.report_record(cells, Table.CORPUS, self.path, line)
+        column_names.warn_of_possible_header(cells, Table.CORPUS, self.path, line)
         return self._rows_without_names(lines)
 
     def _rows_below_header(self, header: Header, lines: Iterator[tuple[int, str]]) -> _Rows:
