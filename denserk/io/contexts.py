@@ -40,7 +40,7 @@ def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[Wri
 
 
 class _ContextsFile:
-    """An open file of questions with their contexts."""
+    """An open file of questions with their contexts, one entry of its JSON each."""
 
     def __init__(self, out: BinaryIO, *, pyserini: bool) -> None:
         self._out = out
@@ -55,7 +55,7 @@ class _ContextsFile:
                 entry = _pyserini_entry(context.passage)
             else:
                 entry = _dpr_entry(context.passage)
-            entry["score"] = f"{context.score:.9g}"
+            entry["score"] = f"{context.score:.9g}"  # a string; 9 digits are exact for float32
             entry["has_answer"] = context.has_answer
             entries.append(entry)
         list_key = "contexts" if self._is_pyserini else "ctxs"
@@ -68,10 +68,11 @@ class _ContextsFile:
 
 
 def _dpr_entry(passage: Passage) -> dict[str, Any]:
+    """Return a passage as DPR writes it."""
     return {"id": passage.docid, "title": passage.title, "text": passage.text}
 
 
 def _pyserini_entry(passage: Passage) -> dict[str, Any]:
-    """Return a passage whose text has one line end, after the title."""
+    """Return a passage as Pyserini writes it: its text has one line end, after the title."""
     text = f"{one_line(passage.title)}\n{one_line(passage.text)}"
     return {"docid": passage.docid, "text": text}
