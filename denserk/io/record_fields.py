@@ -18,11 +18,11 @@ from denserk.io.column_names import Column, Table, columns_by_meaning
 from denserk.io.json_records import UsedKeys, list_keys
 from denserk.io.unread_files import choose_keys, is_id_name, unpacking_hint
 
-FIRST_RECORDS = 100  # by which fields are chosen
+FIRST_RECORDS = 100  # number of those by which fields are chosen
 SHORTEST_TEXT = 40  # characters: a field with a shorter median is not taken as the text unasked
 OTHER_FIELDS = "--id-field, --text-field and --title-field name others"
 
-FirstRecords = Sequence[tuple[int | None, Mapping[str, Any]]]  # with their lines
+FirstRecords = Sequence[tuple[int | None, Mapping[str, Any]]]  # with their lines, at least one
 
 
 def choose_fields(
@@ -37,17 +37,17 @@ def choose_fields(
     line, first_record = first_records[0]
     _require_fields(settings, first_record, path, line)
     records = [record for _, record in first_records]
-    by_meaning = columns_by_meaning(first_record, Table.CORPUS)
-    text_field = settings.text_field or _find_text_field(records, by_meaning, settings)
+    field_by_column = columns_by_meaning(first_record, Table.CORPUS)
+    text_field = settings.text_field or _find_text_field(records, field_by_column, settings)
     if text_field is None:
         raise _unclear_text(records, path, line)
-    title_field = settings.title_field or by_meaning.get(Column.TITLE)
+    title_field = settings.title_field or field_by_column.get(Column.TITLE)
     if title_field == text_field:
         title_field = None
     id_field = settings.id_key
     if id_field is None:
-        id_field = _find_id_field(records, by_meaning, (text_field, title_field))
-    return UsedKeys(id_field or None, text_field, title_field)
+        id_field = _find_id_field(records, field_by_column, (text_field, title_field))
+    return UsedKeys(id_field or None, text_field, title_field)  # "" or None: ids are made
 
 
 def _require_fields(
@@ -65,13 +65,13 @@ def _require_fields(
 
 def _find_text_field(
     records: Sequence[Mapping[str, Any]],
-    by_meaning: Mapping[Column, str],
+    field_by_column: Mapping[Column, str],
     settings: CorpusSettings,
 ) -> str | None:
     """Return the field with the text; None if it is not clear."""
     median_lengths = _median_lengths(records)
-    known_field = by_meaning.get(Column.TEXT)
-    if known_field in median_lengths:
+    known_field = field_by_column.get(Column.TEXT)
+    if known_field in median_lengths:  # its values are texts
         return known_field
     named_fields = (settings.id_key, settings.title_field)
     long_fields = [
@@ -105,11 +105,14 @@ def _median_lengths(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def _find_id_field(
     records: Sequence[Mapping[str, Any]],
-    by_meaning: Mapping[Column, str],
+    field_by_column: Mapping[Column, str],
     taken_fields: Sequence[str | None],
 ) -> str | None:
-    """Return the field with the ids: of a name that is known, else the only one that looks so."""
-    known_field = by_meaning.get(Column.PASSAGE_ID)
+    """Return the field with the ids: by a name that is known, else the only one that looks so.
+
+    None if there is none, or more than one.
+    """
+    known_field = field_by_column.get(Column.PASSAGE_ID)
     if known_field is not None and known_field not in taken_fields:
         return known_field
     candidates = [
@@ -144,13 +147,14 @@ def _unclear_text(
     hint = unpacking_hint(records[0], path)
     if hint is None:
         hint = _naming_hint(records)
-    if line == 1 and len(records) == 1 and _may_be_texts_by_id(records[0]):
+    is_whole_file = line == 1 and len(records) == 1
+    if is_whole_file and _may_be_texts_by_id(records[0]):
         hint += "; or, if it is one object {id: text}, add --corpus-format json"
     return InputError(path, line, found, expected, hint)
 
 
 def _may_be_texts_by_id(record: Mapping[str, Any]) -> bool:
-    """Return whether a record has texts alone."""
+    """Return whether the values of a record are texts alone, as in {id: text}."""
     return bool(record) and all(isinstance(value, str) for value in record.values())
 
 
@@ -177,7 +181,8 @@ def _examples(record: Mapping[str, Any]) -> str:
             value = f"{value[:24]}..."
         if not value.isprintable():
             value = ascii(value)
-        examples.append(f"{list_keys([field])} ({value})")
+        name = list_keys([field])  # shortened, and printable
+        examples.append(f"{name} ({value})")
     if len(record) > 8:
         examples.append("...")
     return ", ".join(examples)
@@ -247,28 +252,28 @@ class HashSet:
 
     def add(self, hash_value: int) -> bool:
         """Add a hash; return whether it is new."""
-        value = hash_value or 1  # 0 marks an empty slot
+        value = hash_value or 1  # 0 marks an empty slot: the hashes 0 and 1 count as one
         slots = self._slots
         slot = self._slot_of(slots, value)
         if slots[slot] == value:
             return False
         slots[slot] = value
         self._count += 1
-        if 2 * self._count > len(slots):
+        if 2 * self._count > len(slots):  # more than half are taken
             self._grow()
         return True
 
     def _slot_of(self, slots: "array[int]", value: int) -> int:
         """Return the slot of a value, or the empty one in which it belongs."""
-        last = len(slots) - 1
+        last = len(slots) - 1  # the number of slots is a power of 2, of which this is the bit mask
         slot = value & last
         while slots[slot] not in (0, value):
-            slot = (slot + 1) & last
+            slot = (slot + 1) & last  # the next one; after the last the first
         return slot
 
     def _grow(self) -> None:
         """Move all values to twice as many slots."""
-        larger = array("Q", bytes(16 * len(self._slots)))
+        larger = array("Q", bytes(2 * 8 * len(self._slots)))  # 8 bytes a slot
         for value in self._slots:
             if value:
                 larger[self._slot_of(larger, value)] = value
