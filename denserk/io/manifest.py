@@ -34,10 +34,10 @@ from denserk.io.files import (
 )
 from denserk.io.locks import refuse_being_written
 from denserk.io.outputs import MANIFEST
+from denserk.io.outputs import TRAINING_RECORD as TRAINING_RECORD
 from denserk.io.short_texts import first_names
 from denserk.version import __version__
 
-TRAINING_RECORD = "training.json"  # in the folder of a model that denserk trained
 DTYPES = ("float16", "float32")  # of stored vectors
 INT8 = "int8"  # the precision of quantised models, in messages
 IR_METADATA_SUFFIX = ".ir_metadata.yaml"

@@ -23,7 +23,7 @@ from denserk.io.outputs import (
     INDEX,
     JOURNAL,
     MANIFEST,
-    TRAINING,
+    TRAINING_RECORD,
     TRAINING_SUFFIX,
     WORK_FOLDERS,
 )
@@ -33,7 +33,7 @@ T = TypeVar("T")
 # further files of a folder that has a manifest
 FILES_BESIDE_MANIFEST = (INDEX, DOCID, JOURNAL)
 # files of a training run that change while its model stays the same
-TRAINING_FILES = (TRAINING, "training.png", CONFIG, "README.md")
+CHANGING_FILES = (TRAINING_RECORD, "training.png", CONFIG, "README.md")
 ATTEMPTS = 5  # readings of what is replaced each time
 
 
@@ -155,7 +155,7 @@ def _deciding_files(path: Path) -> Iterator[Path]:
 def _files_of_model(folder: Path) -> Iterator[Path]:
     """Yield the files of a model's folder, and of folders in it, without those of a training."""
     for item in folder.iterdir():
-        if item.name in TRAINING_FILES or is_temporary(item):
+        if item.name in CHANGING_FILES or is_temporary(item):
             continue
         if not item.is_dir():
             yield item
