@@ -334,34 +334,36 @@ def _open_file(source: str) -> VectorSource:
         file_format = JSON_LINES if source == STREAM else _file_format(source, head)
     if source == STREAM:  # it stays open, unlike a file, and cannot be opened again
         read = partial(formats.read_json_lines, source, stream)
-    elif file_format is None:
-        message = f"a file that begins {head[:12]!r}" if head else "an empty file"
-        expected = "vectors as JSON lines, Parquet, a NumPy array or a pickle"
-        raise InputError(source, None, message, expected)
     else:
         read = partial(FILE_FORMATS[file_format].read, source)
     manifest = _manifest_of_first_record(source, head) if file_format == JSON_LINES else None
     return VectorSource(source, file_format, read, manifest)
 
 
-def _file_format(source: str, head: bytes) -> str | None:
-    """Return the format of a file by how it begins, or of a pickle by its name."""
+def _file_format(source: str, head: bytes) -> str:
+    """Return the format of a file by how it begins, or of a pickle by its name.
+
+    Raise an InputError if it is none of vectors.
+    """
     start = head.lstrip()
     for name, file_format in FILE_FORMATS.items():
         if start.startswith(file_format.magic):
             return name
-    # a pickle of protocol 0 or 1 has no magic bytes
-    return "pickle" if source.endswith(PICKLE_ENDINGS) else None
+    if source.endswith(PICKLE_ENDINGS):  # of protocol 0 or 1, which has no magic bytes
+        return "pickle"
+    message = f"a file that begins {head[:12]!r}" if head else "an empty file"
+    expected = "vectors as JSON lines, Parquet, a NumPy array or a pickle"
+    raise InputError(source, None, message, expected)
 
 
 def _manifest_of_first_record(source: str, head: bytes) -> Manifest | None:
     """Return the manifest in the first of JSON lines, without what it records of a folder."""
     record = first_record(head) or {}
-    if formats.MANIFEST not in record:
+    if formats.MANIFEST_FIELD not in record:
         return None
-    position = f"{source}, line 1, {formats.MANIFEST}"
+    position = f"{source}, line 1, {formats.MANIFEST_FIELD}"
     names_from = None if source == STREAM else source
-    manifest = manifests.decoded(dump_json(record[formats.MANIFEST]), position, names_from)
+    manifest = manifests.decoded(dump_json(record[formats.MANIFEST_FIELD]), position, names_from)
     return replace(manifest, contents={})
 
 
