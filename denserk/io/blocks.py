@@ -49,8 +49,9 @@ class Texts:
 
     source: str
     unit: str  # "passages" or "queries"
-    read: Callable[[], Iterator[Any]]  # from the start, one or more; the id comes first
-    # the ids that were read when the texts were counted
+    # yields all records, one or more, each a sequence that begins with the id
+    read: Callable[[], Iterator[Any]]
+    # the ids of the last reading by `checked`
     counted: IdLedger | None = field(default=None, init=False)
 
     def checked(self) -> Iterator[Any]:
@@ -79,7 +80,11 @@ class Texts:
         return count
 
     def blocks(self, size: int, start: int, stop: int | None) -> Iterator[tuple[int, list[Any]]]:
-        """Yield the blocks of a shard with their numbers in the whole source."""
+        """Yield the blocks of a shard with their numbers in the whole source.
+
+        `size`, `start` and `stop` count texts, as `shard_bounds` returns them. Without a `stop`, as
+        for a stream, the texts are checked while they are read.
+        """
         records = self.checked() if stop is None else self._as_counted(start, stop)
         number = start // size
         while block := list(islice(records, size)):
@@ -89,9 +94,10 @@ class Texts:
     def _as_counted(self, start: int, stop: int) -> Iterator[Any]:
         """Yield the records of a shard; raise an error where they are not those that were counted.
 
-        One more is read, so that texts which grew are noticed. Where another process counted, only
-        the number of records is known.
+        The first record after the shard is read too, so that texts which grew are noticed. Where
+        another process counted, only the number of records is known.
         """
+        # of the last shard, there is no hash for a record after it
         hashes = None if self.counted is None else self.counted.hashes(start, stop + 1)
         count = 0  # of records that were read
         for record in islice(self.read(), start, stop + 1):
@@ -190,7 +196,8 @@ class Block:
     number: int
     count: int
     input_sha256: str
-    # SHA-256 of its files by suffix, once they are written
+    # SHA-256 of its files by suffix, once they are written; not compared, so that a finished block
+    # equals the one that would be written again of the same texts
     sha256: Mapping[str, str] = field(default_factory=dict, compare=False, kw_only=True)
 
     @property
@@ -203,7 +210,7 @@ Finished = Mapping[int, Block]  # by number
 
 
 def read_journal(folder: Path) -> dict[int, Block]:
-    """Read the finished blocks of all processes, by number and in its order."""
+    """Read the finished blocks of all processes, by number and sorted by it."""
     blocks: dict[int, Block] = {}
     for journal in (folder / JOURNAL, *folder.glob(RANK_JOURNALS)):
         if not journal.exists():
@@ -217,7 +224,7 @@ def read_journal(folder: Path) -> dict[int, Block]:
 
 
 def _parse_block(line: bytes, journal: Path, number: int) -> Block:
-    """Return the block of a line of a journal, which is named in errors by its number."""
+    """Return the block of a line of a journal; errors name the journal and the line's `number`."""
     try:
         block = from_json(Block, orjson.loads(line))
         if block.number < 0 or block.count < 1:
@@ -286,7 +293,7 @@ class BlockFolder:
             journal.write(dump_json(finished_block))
             journal.flush()
             os.fsync(journal.fileno())
-        discard_replaced(self._folder)
+        discard_replaced(self._folder)  # now the new folder holds finished work
 
     def complete(self, contents: Mapping[str, Any]) -> Manifest:
         """Write the journal in order and the manifest; return it."""

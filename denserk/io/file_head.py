@@ -25,7 +25,7 @@ from denserk.io.json_records import first_record
 FIRST_KEY = re.compile(rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*')  # of a JSON object
 FIRST_LINES = 100  # by which columns between tabs are recognised
 # bytes from which on a head may be the beginning of a longer file: without its byte-order mark
-LONGEST_WHOLE = files.AHEAD - len(files.BOM)
+LONGEST_WHOLE = files.HEAD_SIZE - len(files.BOM)
 
 
 def is_comment(cells: Sequence[str]) -> bool:

@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 STREAM = "-"
 LOCK_SUFFIX = ".denserk.lock"
 BOM = b"\xef\xbb\xbf"
-AHEAD = 1 << 20  # bytes of an input by which its format is recognised
+HEAD_SIZE = 1 << 20  # bytes of an input by which its format is recognised
+CHUNK_SIZE = 1 << 16  # bytes that are read at once
 LONGEST_CELL = 1 << 26  # characters of a cell of CSV, past which a quote was never closed
 
 T = TypeVar("T")
@@ -41,7 +42,7 @@ Lines = Iterable[tuple[int, str]]  # numbered from 1, without line ends
 
 @contextmanager
 def read_errors(path: str | Path) -> Iterator[None]:
-    """Turn a failed read of a file into an `InputError`, also where an output is being written."""
+    """Turn a failed read of a file into an `InputError`, also inside of `write_errors`."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
@@ -64,14 +65,14 @@ class _PipeCopies:
 
     def __init__(self, scratch_folder: Callable[[str], AbstractContextManager[Path]]) -> None:
         self._scratch_folder = scratch_folder
-        self._folders = ExitStack()  # removes the folder of the copies
+        self._cleanup = ExitStack()  # removes the folder with the copies
         self._folder: Path | None = None  # made for the first pipe
         self._copies: dict[tuple[int, int], Path] = {}
         self._lock = Lock()
 
     def close(self) -> None:
         """Remove the copies."""
-        self._folders.close()
+        self._cleanup.close()
 
     def copy_of(self, path: Path) -> Path:
         """Return the copy of a pipe, which is read to its end the first time."""
@@ -88,7 +89,7 @@ class _PipeCopies:
     def _copy(self, path: Path) -> Path:
         """Copy a pipe; return the copy."""
         if self._folder is None:
-            self._folder = self._folders.enter_context(self._scratch_folder("pipes"))
+            self._folder = self._cleanup.enter_context(self._scratch_folder("pipes"))
         copy = self._folder / str(len(self._copies))
         with read_errors(path):
             pipe = path.open("rb")
@@ -136,7 +137,7 @@ def open_binary(path: str | Path, part: str = "") -> Iterator[BinaryIO]:
         yield sys.stdin.buffer
         return
     if part and is_table(path, part):
-        yield io.BufferedReader(_Chunks(table_lines(str(path), part)), 1 << 16)
+        yield io.BufferedReader(_Chunks(table_lines(str(path), part)), CHUNK_SIZE)
         return
     opener: Callable[..., Any] = gzip.open if str(path).endswith(".gz") else open
     with read_errors(path):
@@ -158,7 +159,7 @@ def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, byte
 
 
 class _Chunks(io.RawIOBase):
-    """An input of bytes that come in chunks, of which none is empty."""
+    """An input of bytes that come in chunks; an empty one would be its end."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = iter(chunks)
@@ -178,15 +179,15 @@ class _Chunks(io.RawIOBase):
 
 @contextmanager
 def open_ahead(
-    path: str | Path, size: int = AHEAD, part: str = ""
+    path: str | Path, size: int = HEAD_SIZE, part: str = ""
 ) -> Iterator[tuple[bytes, BinaryIO]]:
     """Yield the first bytes of an input, and the input from its start; without byte-order mark."""
     with open_binary(path, part) as handle:
         head = read_all(handle, path, size).removeprefix(BOM)
-        chunks = iter(partial(handle.read, 1 << 16), b"")
+        chunks = iter(partial(handle.read, CHUNK_SIZE), b"")
         if head:
             chunks = chain([head], chunks)
-        yield head, io.BufferedReader(_Chunks(chunks), 1 << 16)
+        yield head, io.BufferedReader(_Chunks(chunks), CHUNK_SIZE)
 
 
 def read_all(handle: BinaryIO, path: str | Path, size: int = -1) -> bytes:
@@ -302,8 +303,14 @@ def whole_binary(path: str | Path, *, flush: bool = True) -> Iterator[BinaryIO]:
                 return
             with temporary.open("xb") as raw:
                 if target.suffix == ".gz":
-                    with gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed:
-                        yield cast(BinaryIO, packed)
+                    with gzip.GzipFile(
+                        filename="",
+                        mode="wb",
+                        compresslevel=6,
+                        fileobj=raw,
+                        mtime=0,
+                    ) as compressed:
+                        yield cast(BinaryIO, compressed)
                 else:
                     yield raw
                 raw.flush()
@@ -313,7 +320,7 @@ def whole_binary(path: str | Path, *, flush: bool = True) -> Iterator[BinaryIO]:
             if flushes:
                 flush_names(target.parent)
     finally:
-        with suppress(OSError):  # its folder may be none
+        with suppress(OSError):  # what should be its folder may be a file
             temporary.unlink(missing_ok=True)
 
 
@@ -326,7 +333,7 @@ def whole_text(path: str | Path) -> Iterator[TextIO]:
             yield text
             text.flush()
         finally:
-            text.detach()
+            text.detach()  # else it would close the output before that is renamed
 
 
 def write_lines(path: str | Path, lines: Iterable[str], header: str = "") -> int:
@@ -454,23 +461,23 @@ class ScratchRecords:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = path.open("w+b", buffering=1 << 20)
-        self._ends = array("q", [0])
+        self._offsets = array("q", [0])  # where each record begins, and the last one ends
 
     def close(self) -> None:
         """Close the file; it stays."""
         self._file.close()
 
     def __len__(self) -> int:
-        return len(self._ends) - 1
+        return len(self._offsets) - 1
 
     def append(self, record: bytes) -> int:
         """Keep a record; return its number."""
         self._file.write(record)
-        self._ends.append(self._ends[-1] + len(record))
+        self._offsets.append(self._offsets[-1] + len(record))
         return len(self) - 1
 
     def __getitem__(self, number: int) -> bytes:
         self._file.flush()
-        start = self._ends[number]
-        size = self._ends[number + 1] - start
+        start = self._offsets[number]
+        size = self._offsets[number + 1] - start
         return os.pread(self._file.fileno(), size, start)

@@ -30,9 +30,9 @@ from denserk.io.manifest import (
     Part,
     beside,
     bm25_language,
+    can_have_manifest,
     corpora_of,
     describe_file,
-    has_manifest,
     indexes_of,
     read_any_manifest,
     read_manifest,
@@ -50,7 +50,7 @@ def describe_run(
     output: str, settings: RankingSettings, made_from: Part, contents: Part, **further_settings: Any
 ) -> None:
     """Write manifest and ir_metadata of a finished run, unless it is a stream."""
-    if not has_manifest(output):
+    if not can_have_manifest(output):
         return
     ties = settings.ties or Ties.BREAK
     run_settings = {**as_json(settings), "ties": ties.value, **further_settings}

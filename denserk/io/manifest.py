@@ -34,18 +34,19 @@ from denserk.io.files import (
 )
 from denserk.io.locks import refuse_being_written
 from denserk.io.outputs import MANIFEST
+from denserk.io.outputs import TRAINING_RECORD as TRAINING_RECORD
 from denserk.io.short_texts import first_names
 from denserk.version import __version__
 
-TRAINING_RECORD = "training.json"  # in the folder of a model that denserk trained
 DTYPES = ("float16", "float32")  # of stored vectors
+INT8 = "int8"  # the precision of quantised models, in messages
 IR_METADATA_SUFFIX = ".ir_metadata.yaml"
 SHOWN = 60  # characters of a wrong value or name that an error shows
 
 Part = Mapping[str, Any]  # settings, inputs or contents
 Description = Mapping[str, Any]  # of a model, by `TextEncoder.description`
-# settings of text that queries and passages must share, or that only passages use
-OF_PASSAGES = ("fields", "join", "passage_prefix")
+# settings of a model's text without those of queries alone and without limits of length
+COMPARED_TEXT_SETTINGS = ("fields", "join", "passage_prefix")
 
 
 class Kind(StrEnum):
@@ -88,11 +89,11 @@ class Manifest:
     made_from: Part = field(default_factory=dict)  # names and checksums of inputs
     contents: Part = field(default_factory=dict)  # counts and checksums
     version: str = __version__
-    # of a manifest that was read: paths at which there is nothing, and what names them
+    # of a manifest that was read: the paths at which there is nothing, each with the message that
+    # says which file names it
     absent: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
 
-INT8 = "int8"  # the precision of quantised models, in messages
 # What a JSON value must be: a type; a range of whole numbers; a tuple of strings to choose from; a
 # list with the rule of its items; or the rules of an object's fields, `...` for a rule of all of
 # them. A field whose name ends in "?" may be absent or null.
@@ -152,8 +153,8 @@ _FIELD_RULES = {
     ),
     Kind.RUN: _FieldRules(contents={"sha256?": str}),
 }
-EXPECTED = "a manifest that denserk wrote"
-HINT = "make it again with --overwrite"
+EXPECTED_MANIFEST = "a manifest that denserk wrote"
+REMAKE_HINT = "make it again with --overwrite"
 
 
 def check(
@@ -190,7 +191,7 @@ def _in_words(rule: Rule) -> str:
 
 
 def _type_of(rule: Rule) -> type:
-    """Return the type of the values that a rule is for: a rule of fields or items is of its own."""
+    """Return the type of the values that a rule is for: a dict or list if the rule is one."""
     return type(rule) if isinstance(rule, dict | list) else rule
 
 
@@ -217,8 +218,9 @@ def _check_fields(
 
 
 def require_fields(path: str | Path, manifest: Manifest, part: str, *names: str) -> None:
-    """Raise an InputError if a part of a folder's manifest lacks a field."""
-    check(getattr(manifest, part), dict.fromkeys(names, object), beside(path), HINT, part)
+    """Raise an InputError if a part of a folder's manifest ("contents") lacks a field."""
+    any_values = dict.fromkeys(names, object)
+    check(getattr(manifest, part), any_values, beside(path), REMAKE_HINT, part)
 
 
 def beside(path: str | Path) -> Path:
@@ -262,13 +264,14 @@ def decoded(
 ) -> Manifest:
     """Parse a manifest; `source` names it in errors.
 
-    Its names become paths, those of a file at `names_from`; without it they stay as they are.
+    The names of files in it become paths, found from the file `names_from` that holds it; without
+    one, as in a stream, they stay as they are.
     """
     try:
         values = orjson.loads(data)
     except ValueError as error:
         found = f"text that is not JSON ({error})"
-        raise InputError(source, None, found, EXPECTED, HINT) from None
+        raise InputError(source, None, found, EXPECTED_MANIFEST, REMAKE_HINT) from None
     _check_manifest(values, source)
     manifest = Manifest(
         kind=Kind(values["kind"]),
@@ -297,14 +300,14 @@ def _check_manifest(values: Any, source: str | Path) -> None:
         "version": str,
         f"{recorded.MARK}?": (recorded.RELATIVE,),
     }
-    check(values, rules_of_all, source, HINT)
+    check(values, rules_of_all, source, REMAKE_HINT)
     field_rules = _FIELD_RULES.get(values["kind"], _FieldRules())
     rules_of_kind = {
         "settings": field_rules.settings,
         "made_from": {"model?": _MODEL},
         "contents": field_rules.contents,
     }
-    check(values, rules_of_kind, source, HINT)
+    check(values, rules_of_kind, source, REMAKE_HINT)
 
 
 def read_any_manifest(file: str | Path) -> Manifest:
@@ -367,19 +370,19 @@ def _are_same(key: str, before: Any, after: Any) -> bool:
 
 
 def file_sha256(path: str | Path) -> str:
-    """Return the hexadecimal SHA-256 of a file."""
+    """Return the hexadecimal SHA-256 of a file, or of what came through a pipe."""
     with read_errors(path), Path(readable_path(path)).open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def has_manifest(output: str) -> bool:
-    """Return whether an output file has a manifest beside it: streams and devices have none."""
+def can_have_manifest(output: str) -> bool:
+    """Return whether a manifest is written beside an output: not beside streams and devices."""
     return output != STREAM and (Path(output).is_file() or not Path(output).exists())
 
 
 def forget_file(output: str) -> None:
     """Remove the manifest, and the ir_metadata, of a file that is about to be replaced."""
-    if not has_manifest(output):
+    if not can_have_manifest(output):
         return
     descriptions = (beside(output), Path(f"{output}{IR_METADATA_SUFFIX}"))
     with write_errors(output):
@@ -392,7 +395,7 @@ def forget_file(output: str) -> None:
 
 def describe_file(output: str, manifest: Manifest) -> None:
     """Write the manifest of a finished file beside it, with its checksum."""
-    if has_manifest(output):
+    if can_have_manifest(output):
         contents = {**manifest.contents, "sha256": file_sha256(output)}
         write_manifest(output, replace(manifest, contents=contents))
 
@@ -438,6 +441,7 @@ def corpora_of(manifest: Manifest | None) -> Iterator[CorpusSource]:
         return
     name = manifest.made_from.get("texts")
     if name is not None:
+        # a BM25 index has them as a group, vectors have them among those of `encode`
         values = manifest.settings.get("corpus") or manifest.settings
         settings = from_json(CorpusSettings, select(values, CorpusSettings))
         yield CorpusSource(name, settings, manifest.absent.get(name))
@@ -504,7 +508,7 @@ def training_files(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield name and checksum of each file that a training.json names."""
     for files in record.get("data", {}).values():
         for file in files.values():
-            if isinstance(file, dict):
+            if isinstance(file, dict):  # else no file, such as an option that was not given
                 yield file
 
 
@@ -520,8 +524,10 @@ def refuse_other_model(
     phrases = []
     if model.get("fingerprint") != other_model.get("fingerprint"):
         phrases.append(f"other weights: {model.get('name')} and {other_model.get('name')}")
-    is_int8 = model.get("int8") and other_model.get("int8")
-    if is_int8 and model["int8"].get("sha256") != other_model["int8"].get("sha256"):
+    int8 = model.get("int8") or {}
+    other_int8 = other_model.get("int8") or {}
+    # vectors of an int8 model may meet those of the model that was quantised
+    if int8 and other_int8 and int8.get("sha256") != other_int8.get("sha256"):
         phrases.append("int8 calibrated on other texts")
     phrases += differences(_passage_encoding(model), _passage_encoding(other_model))
     if phrases:
@@ -533,12 +539,12 @@ def _passage_encoding(model: Description) -> Part:
     text = model.get("text") or {}
     return {
         "representation": model.get("representation") or {},
-        "text": {name: text.get(name) for name in OF_PASSAGES},
+        "text": {name: text.get(name) for name in COMPARED_TEXT_SETTINGS},
     }
 
 
 def common_model(sources: Iterable[tuple[str, Manifest | None]]) -> Description | None:
-    """Return the model that encoded all sources, given by name; None if a manifest names none."""
+    """Return the model that encoded all sources, one or more; None if a manifest names none."""
     models = [(name, model_of(manifest)) for name, manifest in sources]
     first_name, first_model = models[0]
     for name, model in models[1:]:
@@ -579,8 +585,8 @@ def recorded_dtype(manifest: Manifest) -> Dtype:
 def refuse_mixed_precision(sources: Sequence[tuple[str, Manifest | None]]) -> None:
     """Raise a MismatchError if sources, given by name, were computed in different precisions.
 
-    The files do not tell it: what bfloat16 computed is stored in float32 as well. Sources that do
-    not record it are not compared.
+    The dtype of the stored vectors does not show it: what bfloat16 computed is stored in float32
+    as well. Sources that do not record it are not compared.
     """
     names_by_precision = _names_by_precision(sources)
     if len(names_by_precision) < 2:
@@ -590,6 +596,7 @@ def refuse_mixed_precision(sources: Sequence[tuple[str, Manifest | None]]) -> No
     for precision, names in names_by_precision.items():
         if precision != kept_precision:
             others += names
+    # of "float32, head bfloat16", see `precision_of`: float32 --set head-dtype=bfloat16
     options = kept_precision.replace(", head ", " --set head-dtype=")
     raise MismatchError(
         _mixed_precision_message(names_by_precision),
@@ -617,6 +624,7 @@ def _names_by_precision(sources: Sequence[tuple[str, Manifest | None]]) -> dict[
 
 
 def _mixed_precision_message(names_by_precision: Mapping[str, Sequence[str]]) -> str:
+    """Return the message that names the sources of each precision."""
     groups = [
         f"{precision} ({first_names(names)})" for precision, names in names_by_precision.items()
     ]
@@ -624,9 +632,10 @@ def _mixed_precision_message(names_by_precision: Mapping[str, Sequence[str]]) ->
 
 
 def _precision_of_most(sources: Sequence[tuple[str, Manifest | None]]) -> str:
-    """Return the precision of most passages; int8 is none that others can be encoded in again.
+    """Return the precision of most passages, in which the others can be encoded again.
 
-    Its scales are calibrated on the texts of a folder.
+    It is never int8, whose scales are calibrated on the texts of one folder. Sources of two or
+    more precisions have another one.
     """
     passages: Counter[str] = Counter()
     for _, manifest in sources:

@@ -24,11 +24,11 @@ from denserk.io.durability import flush_names, flush_tree, make_folder
 from denserk.io.locks import locked, real_path
 
 MANIFEST = "manifest.json"
-# beside a manifest: an index, the ids of its vectors, and what blocks are written
+# beside a manifest
 INDEX = "index"
-DOCID = "docid"
-JOURNAL = "blocks.jsonl"
-TRAINING = "training.json"
+DOCID = "docid"  # ids of an index's vectors, and the suffix of the ids of a block
+JOURNAL = "blocks.jsonl"  # the finished blocks
+TRAINING_RECORD = "training.json"  # in the folder of a model that denserk trained
 DENSERK_FILE = "denserk.json"
 MODEL_CONFIG = "config.json"
 EXPORT = ".denserk"  # lists the files of a folder in another tool's format
@@ -51,30 +51,32 @@ NOT_RENAMED = (errno.EBUSY, errno.EXDEV, errno.EACCES, errno.EPERM, errno.EROFS)
 # Linux's, for renameat2
 AT_FDCWD = -100  # names are relative to the working folder
 RENAME_EXCHANGE = 2
+# hint of the errors for an output that exists
 TAKEN = (
     "add --overwrite to replace it, --resume to continue it if the command was interrupted, "
     "or choose another output"
 )
-MODEL_FILES = """
+# patterns of the files that denserk writes in a folder, separated by spaces
+MODEL_FILE_PATTERNS = """
     denserk.json config.json generation_config.json README.md modules.json model.pt
     *.safetensors *.safetensors.index.json pytorch_model*.bin
     tokenizer*.json special_tokens_map.json added_tokens.json chat_template.jinja
     vocab.txt vocab.json merges.txt *.model
     config_sentence_transformers.json sentence_bert_config.json adapter_config.json
 """
-MANIFEST_FILES = """
+MANIFEST_FILE_PATTERNS = """
     manifest.json blocks*.jsonl block-[0-9]*.npy block-[0-9]*.docid block-[0-9]*.hash
     block-[0-9]*.jsonl tokens.jsonl
     word-frequencies.json index index.ivfdata docid vectors *.index.npy *.index.json
     segments_* _*.* write.lock int8.xml int8.bin
 """
-TRAINING_FILES = f"""
-    {MODEL_FILES} training.json config.yaml training.png events.out.tfevents.*
+TRAINING_FILE_PATTERNS = f"""
+    {MODEL_FILE_PATTERNS} training.json config.yaml training.png events.out.tfevents.*
     optimizer.pt scheduler.pt scaler.pt trainer.pt rng_state*.pth trainer_state.json
     manifest.json *.npy *.bin *.arrow
 """
 # patterns of folders below a model folder or the folder of a training run
-FOLDERS = f"""
+FOLDER_PATTERNS = f"""
     {" ".join(WORK_FOLDERS)} checkpoint-* step-*
     scratch .saving query document adapter [0-9]_*
 """
@@ -90,9 +92,9 @@ class Mark(NamedTuple):
 # by the name of the file
 MARKS = {
     EXPORT: Mark({"files"}, EXPORT),
-    MANIFEST: Mark({"kind", "complete", "settings"}, MANIFEST_FILES),
-    TRAINING: Mark({"versions"}, TRAINING_FILES),
-    DENSERK_FILE: Mark({"denserk_version"}, MODEL_FILES),
+    MANIFEST: Mark({"kind", "complete", "settings"}, MANIFEST_FILE_PATTERNS),
+    TRAINING_RECORD: Mark({"versions"}, TRAINING_FILE_PATTERNS),
+    DENSERK_FILE: Mark({"denserk_version"}, MODEL_FILE_PATTERNS),
 }
 
 
@@ -106,7 +108,7 @@ def _json_object(path: Path) -> dict[str, Any]:
 
 
 def _marker(folder: Path) -> str | None:
-    """Return the file that marks a folder of denserk's, or None."""
+    """Return the name of the file that marks a folder of denserk's, or None."""
     for name, mark in MARKS.items():
         if mark.keys <= _json_object(folder / name).keys():
             return name
@@ -122,10 +124,11 @@ def foreign_items(folder: Path) -> Iterator[Path]:
     marker = _marker(folder)
     file_patterns = _file_patterns(folder, marker)
     folder_patterns = _folder_patterns(folder, marker)
+    # without a marker no item is denserk's, and a folder stands for what is in it
     items = folder.iterdir() if marker is None else folder.rglob("*")
-    work = training_folder(folder)  # has an owner of its own, if it is inside
+    work_folder = training_folder(folder)  # if it is inside, it is judged by its own marker
     for item in sorted(items):
-        if item.is_relative_to(work):
+        if item.is_relative_to(work_folder):
             continue
         path = item.relative_to(folder)
         if any(files.is_temporary(Path(part)) for part in path.parts):
@@ -151,10 +154,12 @@ def _file_patterns(folder: Path, marker: str | None) -> list[str]:
 def _folder_patterns(folder: Path, marker: str | None) -> list[str]:
     """Return patterns of the folders that denserk writes in a marked folder."""
     if marker == EXPORT:
-        names = _exported_files(folder)
-        return [parent.as_posix() for name in names for parent in Path(name).parents]
-    if marker in (TRAINING, DENSERK_FILE):
-        return FOLDERS.split()
+        patterns: list[str] = []
+        for name in _exported_files(folder):
+            patterns += [parent.as_posix() for parent in Path(name).parents]
+        return patterns
+    if marker in (TRAINING_RECORD, DENSERK_FILE):
+        return FOLDER_PATTERNS.split()
     return []
 
 
@@ -173,8 +178,10 @@ def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False
         raise UsageError(f"{folder} is a file; a folder is expected", "choose another --output")
     if not path.is_dir():
         return
-    work = training_folder(path)
-    items = [item for item in path.iterdir() if not files.is_temporary(item) and item != work]
+    work_folder = training_folder(path)
+    items = [
+        item for item in path.iterdir() if not files.is_temporary(item) and item != work_folder
+    ]
     if not items or _is_failed_start(path, items):
         return
     if not (overwrite or resume):
@@ -189,9 +196,9 @@ def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False
 
 def _is_failed_start(folder: Path, items: Sequence[Path]) -> bool:
     """Return whether a folder holds nothing but the record of a training run that did not begin."""
-    if [item.name for item in items] != [TRAINING]:
+    if [item.name for item in items] != [TRAINING_RECORD]:
         return False
-    return _json_object(folder / TRAINING).keys() == {"versions"}
+    return _json_object(folder / TRAINING_RECORD).keys() == {"versions"}
 
 
 def unfinished_folder(output: str | Path) -> Path:
@@ -251,7 +258,7 @@ def prepare_folder(
 
 def _put_aside(target: Path) -> None:
     """Rename an old folder and put an empty one in its place; empty one that stays in its place."""
-    discard_replaced(target)
+    discard_replaced(target)  # an older one has the name that this one gets
     if _holds_working_folder(target):
         _empty_in_place(target)
         return
@@ -274,7 +281,10 @@ def _empty_in_place(target: Path) -> None:
 
 
 def replaced_folder(target: str | Path) -> Path:
-    """Return where the old folder stands until the new one holds finished work."""
+    """Return where the old folder stands until the new one holds finished work.
+
+    The name is one of `temporary_beside`, but always the same, by which a later command finds it.
+    """
     path = real_path(target)
     return path.with_name(f".{path.name}.{'0' * 8}.part")
 
@@ -362,7 +372,10 @@ def _holds_working_folder(target: Path) -> bool:
 
 
 def _replace_folder(target: Path, new_folder: Path) -> None:
-    """Put a new folder in the place of the target, atomically where the file system can."""
+    """Put a new folder in the place of the target, atomically where the file system can.
+
+    An old folder that was exchanged is then at the path `new_folder`; the caller removes it.
+    """
     if not target.exists():
         new_folder.replace(target)
         return
@@ -435,7 +448,7 @@ def _refill(target: Path, new_folder: Path) -> None:
 
 
 def _mark_unfinished(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write a manifest that says that its folder is unfinished, if it is one."""
+    """Write a manifest that says that its folder is unfinished; an empty one is none."""
     if manifest:
         with files.whole_binary(folder / MANIFEST) as out:
             out.write(json.dumps({**manifest, "complete": False}).encode())
@@ -454,6 +467,7 @@ def _empty(folder: Path, names_to_keep: Sequence[str] = ()) -> None:
     items = [item for item in folder.iterdir() if item.name not in names_to_keep]
     marks = [item for item in items if item.name in MARKS]
     for item in items:
+        # the lock of an output whose parent is closed is inside, and held
         if item in marks or item.name.endswith(files.LOCK_SUFFIX):
             continue
         if item.is_dir() and not item.is_symlink():
@@ -568,16 +582,17 @@ def _clean_up(
 
     The error of an interrupted command gets the names of what --resume continues.
     """
-    stop = error if isinstance(error, Interrupted) else Interrupted.received
-    is_interrupted = stop is not None or not isinstance(error, Exception)
+    # a library may have turned the signal into an error of its own
+    interruption = error if isinstance(error, Interrupted) else Interrupted.received
+    is_interrupted = interruption is not None or not isinstance(error, Exception)
     for target in targets:
         _put_back(target)  # where this fails, the old folder stays for the next command
         discard_replaced(target)
     for folder in free_folders:
         _remove_started(folder.path, interrupted=is_interrupted, existed=folder.existed)
-    if stop is not None:
+    if interruption is not None:
         work_paths = filter(None, map(_resumable_work, targets))
-        stop.kept = ", ".join(map(str, work_paths))
+        interruption.kept = ", ".join(map(str, work_paths))
 
 
 def _refuse_existing_file(target: Path) -> None:
@@ -627,8 +642,8 @@ def _remove_started(folder: Path, *, interrupted: bool, existed: bool = False) -
     """
     if not folder.is_dir() or holds_work(folder, with_data=interrupted):
         return
-    for depth in ("corpora/*/*", "corpora/*", "corpora"):  # of a benchmark, the innermost first
-        for started_folder in folder.glob(depth):
+    for pattern in ("corpora/*/*", "corpora/*", "corpora"):  # of a benchmark, the innermost first
+        for started_folder in folder.glob(pattern):
             _remove_started(started_folder, interrupted=interrupted)
     if next(foreign_items(folder), None) is not None:
         return
@@ -639,7 +654,10 @@ def _remove_started(folder: Path, *, interrupted: bool, existed: bool = False) -
 
 
 def _resumable_work(target: Path) -> Path | None:
-    """Return where the work is that --resume continues, None if there is none."""
+    """Return the path that a message names for work that --resume continues, None without work.
+
+    It is the folder in which a model is trained, and else the output.
+    """
     if unfinished_folder(target).is_dir():
         return target
     if _json_object(target / MANIFEST).get("complete") is False or _holds_checkpoints(target):

@@ -57,7 +57,7 @@ def refuse_non_finite(source: str | Path, ids: Sequence[str], vectors: Vectors) 
     if finite.all():
         return
     row = int(np.argmin(finite))
-    passage_id = ids[row * len(ids) // len(vectors)]
+    passage_id = ids[row * len(ids) // len(vectors)]  # each id has as many consecutive rows
     raise InputError(
         source,
         None,
@@ -84,7 +84,10 @@ def check_dimension(block: VectorBlock, expected: int, path: str | Path) -> int:
 def checked_block(
     ids: Sequence[Any], vectors: NDArray[Any], texts: list[str] | None, path: str | Path
 ) -> VectorBlock:
-    """Return a block of valid ids and finite numbers; integers and doubles become float32."""
+    """Return a block of n valid ids and (n, D) finite numbers, in float16 or float32.
+
+    Other numbers become float32.
+    """
     if vectors.ndim != 2 or len(ids) != len(vectors) or vectors.shape[1] == 0:
         found = f"an array of shape {vectors.shape} with {len(ids)} ids"
         raise InputError(path, None, found, "one vector an id")
@@ -92,7 +95,7 @@ def checked_block(
         raise InputError(path, None, f"vectors of {vectors.dtype}", "numbers")
     valid_ids = [identifier(docid, path, None, "vector") for docid in ids]
     if vectors.dtype not in (np.float16, np.float32):
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # what overflows is infinite, and rejected next
             vectors = vectors.astype(np.float32)
     refuse_non_finite(path, valid_ids, vectors)
     return VectorBlock(valid_ids, vectors, texts)
@@ -101,7 +104,7 @@ def checked_block(
 # JSON lines
 
 ID_KEYS = ("id", "docid", "qid", "_id")
-MANIFEST = "denserk_manifest"
+MANIFEST_FIELD = "denserk_manifest"  # of the first record, see above
 
 
 class _JsonRow(NamedTuple):
@@ -150,7 +153,7 @@ def _missing_key(path: str | Path, line: int, record: Mapping[str, Any], id_key:
 
 
 def _json_vector(path: str | Path, line: int, values: Any, dimension: int) -> NDArray[Any]:
-    """Return a list of numbers as a (D,) array; 0 is any D."""
+    """Return a list of numbers as a (D,) array; a `dimension` of 0 allows any D."""
     try:
         vector = np.array(values)
     except (ValueError, OverflowError):  # lists inside, or numbers past 64 bits
@@ -170,7 +173,7 @@ def _write_json_lines(
     manifest_field: dict[str, Any] = {}
     if manifest is not None:
         folder = None if path == files.STREAM else Path(path).parent
-        manifest_field = {MANIFEST: as_written(replace(manifest, contents={}), folder)}
+        manifest_field = {MANIFEST_FIELD: as_written(replace(manifest, contents={}), folder)}
     with files.whole_binary(path) as handle:
         for block in blocks:
             texts = block.texts or [""] * len(block.ids)
@@ -181,7 +184,7 @@ def _write_json_lines(
                     record["contents"] = text
                 record["vector"] = vector
                 handle.write(dump_json(record | manifest_field))
-                manifest_field = {}
+                manifest_field = {}  # in the first record alone
 
 
 # Parquet
@@ -440,6 +443,7 @@ def read_pickle(path: str | Path) -> Iterator[VectorBlock]:
         found = f"a broken pickle ({type(error).__name__}: {error})"
         expected = "(vectors, ids), a list of (id, vector), or a frame with id, text, embedding"
         raise InputError(path, None, found, expected) from None
+    # up to the longer one, so that a block with too few of the other is rejected
     for start in range(0, max(len(ids), len(vectors)), ROWS):
         rows = slice(start, start + ROWS)
         block_texts = None if texts is None else texts[rows]
@@ -496,7 +500,7 @@ def _write_pyserini_queries(blocks: Iterable[VectorBlock], folder: Path) -> None
 
 
 def map_array(path: str | Path, mode: Literal["r", "c"] = "r") -> NDArray[Any]:
-    """Memory-map a .npy file."""
+    """Memory-map a .npy file: to read ("r"), or copy-on-write ("c")."""
     try:
         with files.read_errors(path):
             array: NDArray[Any] = np.load(path, mmap_mode=mode, allow_pickle=False)
@@ -524,7 +528,10 @@ JSON_KEYS = {VectorFormat.JSONL: "id", VectorFormat.ANSERINI_JSONL: "docid"}
 
 
 class _CheckedBlocks:
-    """Blocks of vectors while they are written: checked, counted, for Lucene L2-normalised."""
+    """Blocks of vectors while they are written: checked and counted.
+
+    With `for_lucene`, a warning names a vector that is not L2-normalised.
+    """
 
     def __init__(self, blocks: Iterable[VectorBlock], output: str, *, for_lucene: bool) -> None:
         self._blocks = blocks
@@ -542,7 +549,7 @@ class _CheckedBlocks:
                 self._warn_unless_normalised(block)
 
     def _warn_unless_normalised(self, block: VectorBlock) -> None:
-        """Warn of the first block that has a vector whose length is not 1."""
+        """Warn, once, of the vector of a block whose length is farthest from 1."""
         norms = np.linalg.norm(block.vectors.astype(np.float32), axis=1)
         worst = int(np.argmax(np.abs(norms - 1)))
         if abs(norms[worst] - 1) > 1e-3:
@@ -588,8 +595,8 @@ def write_vectors(
 ) -> int:
     """Check and write blocks in any format but `npy`, in one pass; return the number of vectors.
 
-    JSON lines, which "-" needs, carry the `manifest` of what encoded the vectors; Anserini's call
-    the id of `queries` `qid`.
+    JSON lines, the only format for "-", carry the `manifest` of what encoded the vectors. With
+    `queries`, the vectors are those of queries: in Anserini's JSON lines their ids are `qid`.
     """
     if output == files.STREAM and vector_format not in JSON_KEYS:
         message = f"{vector_format} cannot be written to standard output"

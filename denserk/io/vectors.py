@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,19 +47,29 @@ from denserk.reporting import track
 logger = logging.getLogger(__name__)
 
 HASH = "hash"  # suffix of the hashes of texts
-DAMAGED = "the file was changed or damaged: copy it again, or make the folder again"
+DAMAGED_HINT = "the file was changed or damaged: copy it again, or make the folder again"
 
 JSON_LINES = "JSON lines"
 # The int8 model of `encode --int8`, in OpenVINO's own format.
 INT8_MODEL = "int8.xml"
 INT8_WEIGHTS = "int8.bin"
+HEAD_SIZE = 1 << 18  # bytes of a file, enough for a first record with a manifest
+# of files in a folder that are read as vectors
 SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", *PICKLE_ENDINGS)
-# formats of files: their first bytes, and how they are read
-FILES: dict[str, tuple[bytes, Callable[[Any], Iterator[VectorBlock]]]] = {
-    "parquet": (PARQUET, formats.read_parquet),
-    "array": (NUMPY, formats.read_array),
-    "pickle": (PICKLE, formats.read_pickle),
-    JSON_LINES: (b"{", formats.read_json_lines),
+
+
+class FileFormat(NamedTuple):
+    """A format of files of vectors: how it begins, and how the file at a path is read."""
+
+    magic: bytes
+    read: Callable[[Any], Iterator[VectorBlock]]
+
+
+FILE_FORMATS = {
+    "parquet": FileFormat(PARQUET, formats.read_parquet),
+    "array": FileFormat(NUMPY, formats.read_array),
+    "pickle": FileFormat(PICKLE, formats.read_pickle),
+    JSON_LINES: FileFormat(b"{", formats.read_json_lines),
 }
 
 
@@ -81,7 +91,7 @@ class VectorFolderWriter(BlockFolder):
         self, block: Block, ids: Sequence[str], vectors: Vectors, hashes: Hashes | None = None
     ) -> None:
         """Write n ids, (n, D) vectors and hashes of texts; float16 storage rounds to nearest."""
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):  # what overflows is infinite, and rejected next
             stored = np.ascontiguousarray(vectors, dtype=self._dtype)
         formats.refuse_non_finite(self._folder, ids, stored)
         array = BytesIO()  # np.save writes a file through C, which loses the error of a full disk
@@ -104,7 +114,7 @@ class VectorSource:
     """Vectors of any format that are read block by block; a stream can be read once."""
 
     name: str  # as the user wrote it
-    format_name: str  # a key of `FILES`, or of a folder "npy" or "pyserini-faiss"
+    format_name: str  # a key of `FILE_FORMATS`, or of a folder "npy" or "pyserini-faiss"
     read: Callable[[], Iterator[VectorBlock]]
     manifest: Manifest | None = None  # if denserk made the source
 
@@ -130,7 +140,8 @@ class VectorFolder:
     folder: Path
     manifest: Manifest
     finished: tuple[Block, ...]
-    version: Version  # of the folder when it was opened: every block is of the same
+    # of the folder when it was opened: a block of another version raises a BeingWrittenError
+    version: Version
 
     @property
     def dimension(self) -> int:
@@ -169,12 +180,15 @@ class VectorFolder:
 
 
 def open_vectors(name: str | Path) -> VectorFolder:
-    """Open a finished folder, and check its journal and ids."""
+    """Open a finished folder, and check its journal and ids.
+
+    A folder that another command replaces meanwhile is opened again.
+    """
     return read_whole([name], partial(_open_vectors, Path(name)))
 
 
 def _open_vectors(path: Path) -> VectorFolder:
-    """Do as `open_vectors`, of whatever version is there."""
+    """Open a folder once, as `open_vectors` does; its files may be of two versions."""
     version = Version.of(path)
     manifest = read_manifest(path, Kind.VECTORS)
     manifests.require_fields(path, manifest, "contents", "count", "dimension", "dtype")
@@ -199,10 +213,11 @@ class EncodedTexts:
     def __init__(self, name: str) -> None:
         self.folder = open_vectors(name)
         hashes = self._read_hashes(name)
+        # the numbers of the N passages, in the order of their hashes; and the hashes, sorted
         self._passages = np.argsort(hashes, kind="stable")
         self._hashes = hashes[self._passages]
         counts = [block.count for block in self.folder.finished]
-        self._block_starts = np.cumsum([0, *counts])
+        self._block_starts = np.cumsum([0, *counts])  # numbers of first passages, and N
 
     def _read_hashes(self, name: str) -> Hashes:
         """Return the hashes of all texts in corpus order."""
@@ -222,7 +237,8 @@ class EncodedTexts:
 
     def find(self, hashes: Hashes) -> NDArray[np.int64]:
         """Return the numbers of passages that have the (N,) texts; -1 where there is none."""
-        # without the last hash, a larger one than all is compared with the last, and not past it
+        # searched without the last hash, so that every position is one of a hash: a larger hash
+        # than all others is compared with the last one
         positions = np.searchsorted(self._hashes[:-1], hashes)
         return np.where(self._hashes[positions] == hashes, self._passages[positions], -1)
 
@@ -234,8 +250,9 @@ class EncodedTexts:
         text_shape = (self.folder.vectors_per_passage, self.folder.dimension)
         vectors = np.empty((len(passages), *text_shape), np.float32)
         vectors[passages < 0] = encoded.reshape(-1, *text_shape)
-        blocks = np.searchsorted(self._block_starts, passages, side="right") - 1  # -1 of -1
-        for number in set(blocks.tolist()) - {-1}:
+        # (N,) the number of each passage's block, -1 for a passage that is -1
+        blocks = np.searchsorted(self._block_starts, passages, side="right") - 1
+        for number in set(blocks.tolist()) - {-1}:  # each block is mapped once
             stored = self.folder.map_block(self.folder.finished[number]).reshape(-1, *text_shape)
             is_in_block = blocks == number
             rows = passages[is_in_block] - self._block_starts[number]
@@ -313,39 +330,40 @@ def _may_hold_vectors(path: Path) -> bool:
 
 def _open_file(source: str) -> VectorSource:
     """Open a file, or JSON lines from standard input, whose first record may have a manifest."""
-    with open_ahead(source, 1 << 18) as (head, handle):
-        file_format = _file_format(source, head)
-    if source == STREAM:
-        file_format = JSON_LINES
-        read = partial(formats.read_json_lines, source, handle)
-    elif file_format is None:
-        message = f"a file that begins {head[:12]!r}" if head else "an empty file"
-        expected = "vectors as JSON lines, Parquet, a NumPy array or a pickle"
-        raise InputError(source, None, message, expected)
+    with open_ahead(source, HEAD_SIZE) as (head, stream):
+        file_format = JSON_LINES if source == STREAM else _file_format(source, head)
+    if source == STREAM:  # it stays open, unlike a file, and cannot be opened again
+        read = partial(formats.read_json_lines, source, stream)
     else:
-        _, read_format = FILES[file_format]
-        read = partial(read_format, source)
+        read = partial(FILE_FORMATS[file_format].read, source)
     manifest = _manifest_of_first_record(source, head) if file_format == JSON_LINES else None
     return VectorSource(source, file_format, read, manifest)
 
 
-def _file_format(source: str, head: bytes) -> str | None:
-    """Return the format of a file by how it begins, or of a pickle by its name."""
+def _file_format(source: str, head: bytes) -> str:
+    """Return the format of a file by how it begins, or of a pickle by its name.
+
+    Raise an InputError if it is none of vectors.
+    """
     start = head.lstrip()
-    for file_format, (magic, _) in FILES.items():
-        if start.startswith(magic):
-            return file_format
-    return "pickle" if source.endswith(PICKLE_ENDINGS) else None
+    for name, file_format in FILE_FORMATS.items():
+        if start.startswith(file_format.magic):
+            return name
+    if source.endswith(PICKLE_ENDINGS):  # of protocol 0 or 1, which has no magic bytes
+        return "pickle"
+    message = f"a file that begins {head[:12]!r}" if head else "an empty file"
+    expected = "vectors as JSON lines, Parquet, a NumPy array or a pickle"
+    raise InputError(source, None, message, expected)
 
 
 def _manifest_of_first_record(source: str, head: bytes) -> Manifest | None:
     """Return the manifest in the first of JSON lines, without what it records of a folder."""
     record = first_record(head) or {}
-    if formats.MANIFEST not in record:
+    if formats.MANIFEST_FIELD not in record:
         return None
-    position = f"{source}, line 1, {formats.MANIFEST}"
+    position = f"{source}, line 1, {formats.MANIFEST_FIELD}"
     names_from = None if source == STREAM else source
-    manifest = manifests.decoded(dump_json(record[formats.MANIFEST]), position, names_from)
+    manifest = manifests.decoded(dump_json(record[formats.MANIFEST_FIELD]), position, names_from)
     return replace(manifest, contents={})
 
 
@@ -358,12 +376,12 @@ def check_index(folder: Path, manifest: Manifest | None) -> None:
         _compare_size(folder / name, size)
     ids_file = folder / DOCID
     digest = contents.get("sha256", {}).get(DOCID)
-    if digest is not None or not ids_file.exists():
+    if digest is not None:
         _compare_checksum(ids_file, digest)
-        return
-    passages = contents.get("count")
-    lines = None if passages is None else passages * vectors_per_passage(manifest)
-    _check_ids(ids_file, lines)
+    elif ids_file.exists():
+        passages = contents.get("count")
+        lines = None if passages is None else passages * vectors_per_passage(manifest)
+        _check_ids(ids_file, lines)
 
 
 def _compare_size(path: Path, size: int) -> None:
@@ -371,22 +389,22 @@ def _compare_size(path: Path, size: int) -> None:
     with read_errors(path):
         file_size = path.stat().st_size
     if file_size != size:
-        raise InputError(path, None, f"{file_size:,} bytes", f"{size:,} bytes", DAMAGED)
+        raise InputError(path, None, f"{file_size:,} bytes", f"{size:,} bytes", DAMAGED_HINT)
 
 
 def _check_ids(path: Path, count: int | None) -> None:
     """Read a file of ids that has no checksum: each occurs once, and there are `count` of them."""
 
-    def read() -> Iterator[str]:
+    def read_ids() -> Iterator[str]:
         for line, docid in read_text_lines(path):
             yield identifier(docid.rstrip(), path, line, "passage")
 
     ids = IdLedger()
     ids.start(path)
-    ids.extend(read())
+    ids.extend(read_ids())
     if count is not None and ids.count != count:
-        raise InputError(path, None, f"{ids.count:,} ids", f"{count:,} ids", DAMAGED)
-    ids.refuse_repeat(read, "lines")
+        raise InputError(path, None, f"{ids.count:,} ids", f"{count:,} ids", DAMAGED_HINT)
+    ids.refuse_repeat(read_ids, "lines")  # read again only to name a repeated id
 
 
 def verify_folders(names: Iterable[str]) -> None:
@@ -431,4 +449,4 @@ def _compare_checksum(path: Path, digest: str | None) -> None:
     """Compare a file with its checksum, if it has one."""
     if digest is not None and manifests.file_sha256(path) != digest:
         found = "bytes that differ from the checksum written with them"
-        raise InputError(path, None, found, digest[:12], DAMAGED)
+        raise InputError(path, None, found, digest[:12], DAMAGED_HINT)

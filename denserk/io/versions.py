@@ -23,7 +23,7 @@ from denserk.io.outputs import (
     INDEX,
     JOURNAL,
     MANIFEST,
-    TRAINING,
+    TRAINING_RECORD,
     TRAINING_SUFFIX,
     WORK_FOLDERS,
 )
@@ -33,8 +33,8 @@ T = TypeVar("T")
 # further files of a folder that has a manifest
 FILES_BESIDE_MANIFEST = (INDEX, DOCID, JOURNAL)
 # files of a training run that change while its model stays the same
-TRAINING_FILES = (TRAINING, "training.png", CONFIG, "README.md")
-ATTEMPTS = 5  # readings of what is replaced each time
+CHANGING_FILES = (TRAINING_RECORD, "training.png", CONFIG, "README.md")
+ATTEMPTS = 5  # to read files that are replaced during every attempt, before an error
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class Version:
     path: Path
     # size and time of each of its files, and the hash of a manifest, by path
     files: Mapping[str, tuple[object, ...]]
-    # number, size and time of its manifest: a look at one file, where thousands are opened
+    # inode, size and time of its manifest, which is compared first: while it stays, so does the
+    # folder, and a reader of thousands of files looks at one
     manifest: tuple[int, int, int] | None = None
 
     @classmethod
@@ -141,7 +142,7 @@ def read_whole(paths: Iterable[str | Path], read: Callable[[], T]) -> T:
 
 
 def _deciding_files(path: Path) -> Iterator[Path]:
-    """Yield the files that are replaced whenever a file or folder is."""
+    """Yield the files that are replaced whenever a file or folder is: by them it has a version."""
     if not path.is_dir():
         yield path
     elif (path / MANIFEST).exists():
@@ -153,9 +154,12 @@ def _deciding_files(path: Path) -> Iterator[Path]:
 
 
 def _files_of_model(folder: Path) -> Iterator[Path]:
-    """Yield the files of a model's folder, and of folders in it, without those of a training."""
+    """Yield the files of a folder without a manifest, such as a model's, and of folders in it.
+
+    What changes while a model is trained is left out.
+    """
     for item in folder.iterdir():
-        if item.name in TRAINING_FILES or is_temporary(item):
+        if item.name in CHANGING_FILES or is_temporary(item):
             continue
         if not item.is_dir():
             yield item
@@ -176,7 +180,7 @@ def _changes_in_training(folder: Path) -> bool:
 def _file_version(file: Path) -> tuple[object, ...]:
     """Return size and time of a file, and the hash of a manifest.
 
-    Not the number of the file, which some file systems change while the file stays.
+    Not the inode of the file, which some file systems change while the file stays.
     """
     status = file.stat()
     if file.name == MANIFEST:
@@ -185,7 +189,7 @@ def _file_version(file: Path) -> tuple[object, ...]:
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:
-    """Return number, size and time of a file; None if it is not there."""
+    """Return inode, size and time of a file; None if it is not there."""
     try:
         status = os.stat(file)  # noqa: PTH116  (twice as fast as Path.stat, and called often)
     except OSError:
