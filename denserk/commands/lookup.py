@@ -11,7 +11,7 @@ from denserk.config.retrieval import SearchPaths
 from denserk.errors import UsageError
 from denserk.index.opening import OpenedIndex
 from denserk.index.ranking import Hits
-from denserk.index.terms import STOP_WORDS, Span
+from denserk.index.terms import STOP_WORDS, TermSpan
 from denserk.io.corpus import PassageTexts, fitting_settings, read_passages
 from denserk.io.files import STREAM, read_text_lines
 from denserk.io.manifest import CorpusSource, Manifest, corpora_of
@@ -24,7 +24,7 @@ from denserk.tasks.search import SearchSession
 if TYPE_CHECKING:
     from rich.text import Text
 
-SpansOf = Callable[[str], list[Span]]  # of the terms of a text
+SpansOf = Callable[[str], list[TermSpan]]  # of the terms of a text
 EXCERPT = 320  # characters of a passage that are printed
 UNWRAPPED = 1 << 20  # columns of an output that is no terminal
 
@@ -201,10 +201,10 @@ def _with_marks(text: str, terms: Iterable[str], spans_of: SpansOf) -> "Text":
     return marked
 
 
-def _joined(spans: Iterable[Span]) -> Iterator[tuple[int, int]]:
+def _joined(spans: Iterable[TermSpan]) -> Iterator[tuple[int, int]]:
     """Yield where spans begin and end, as one those that overlap or touch, as bigrams do.
 
-    >>> list(_joined([Span(0, 2, "東京"), Span(1, 3, "京都"), Span(5, 8, "and")]))
+    >>> list(_joined([TermSpan(0, 2, "東京"), TermSpan(1, 3, "京都"), TermSpan(5, 8, "and")]))
     [(0, 3), (5, 8)]
     """
     start = end = 0

@@ -20,8 +20,8 @@ from denserk.config.evaluation import EvaluationSettings, parse_bound
 from denserk.errors import GateError, MismatchError
 from denserk.evaluation.measures import (
     Measure,
+    accuracy_hint,
     needs_subtopics,
-    other_accuracy,
     parse_measures,
     summarize,
     underlying,
@@ -123,7 +123,7 @@ def _measure_remarks(run: RunResult, measure: Measure, query_count: int) -> Iter
         yield Remark(
             logging.WARNING,
             f"{run.name}: {measure} is the mean of {len(values):,} of {query_count:,} judged "
-            f"queries, those with a relevant hit. {other_accuracy(measure)}",
+            f"queries, those with a relevant hit. {accuracy_hint(measure)}",
         )
     if not isfinite(run.summary[str(measure)]):
         undefined = [qid for qid, value in values.items() if not isfinite(value)]

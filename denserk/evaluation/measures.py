@@ -43,9 +43,10 @@ LEFT_OUT_OF_SETS = {
         *("gm_bpref", "num_nonrel_judged_ret", "relstring"),
     ),
 }
-_TREC = re.compile(r"[A-Za-z_]+([._]\d+(\.\d+)?(,\d+(\.\d+)?)*)?")
+# a name of trec_eval with its cut-offs: map, ndcg_cut.5,10
+_TREC_NAME = re.compile(r"[A-Za-z_]+([._]\d+(\.\d+)?(,\d+(\.\d+)?)*)?")
 # a name, its parameters, and behind "@", "." or "_" its cut-offs: ndcg@10, MRR_10, P@5,10
-_NAMED = re.compile(
+_NAME_AND_CUTOFFS = re.compile(
     r"(?P<name>[^\W\d][\w-]*?)(?P<params>\(.*\))?"
     r"(?:[@._](?P<cutoffs>\d+(?:\.\d+)?(?:,\d+(?:\.\d+)?)*))?"
 )
@@ -57,8 +58,8 @@ _TOKEN = re.compile(r"(?:[^\s,(){}]|,(?=\d)|\((?:[^(){}]|\{[^{}]*\})*\)|[(){}])+
 MIN_GEO_MEAN = 0.00001  # smaller values count as this in a geometric mean, as in trec_eval
 # counted here: ir-measures counts NumRel at grade 1 only, and nothing for a query that a run lacks
 COUNTED = ("NumQ", "NumRel")
-SHARES = {"alpha", "beta", "p"}  # parameters that are probabilities, but for SetF's beta
-HIGHEST_GAIN = 10_000  # trec_eval's time grows with it
+PROBABILITIES = {"alpha", "beta", "p"}  # names of parameters; SetF's beta is none
+HIGHEST_GAIN = 10_000  # the time of trec_eval grows with the gain
 DEEPEST_OF_SUBTOPICS = 20  # hits of a query that pyndeval looks at
 PROVIDERS: Sequence[Provider] = ir_measures.DefaultPipeline.providers
 # measures of the sub-topics of a query, by the names of ir-measures
@@ -69,7 +70,7 @@ class MeasureChoice(NamedTuple):
     """The measures that were asked for, each once, in order."""
 
     measures: tuple[Measure, ...]
-    run_id: bool  # trec_eval's `runid` is among them, which is the run's tag
+    has_run_id: bool  # trec_eval's `runid`, which prints the run's tag, is among the names
 
 
 class _GMAP(type(ir_measures.AP)):  # type: ignore[misc]
@@ -91,7 +92,8 @@ _OTHER_NAMES = {
     "ndcg_cut": "nDCG",
     "strec": "StRecall",
 }
-# every name of a measure in lower case, and how ir-measures spells it
+# Every name of a measure in lower case, and how ir-measures spells it: of its names that differ in
+# case alone (nDCG, NDCG), the first one.
 _SPELLINGS = {
     **_OTHER_NAMES,
     **{name.lower(): name for name in reversed(list(ir_measures.measures.registry))},
@@ -106,13 +108,14 @@ WITH_LEVEL = {
 }
 
 
-def other_accuracy(measure: Measure) -> str:
+def accuracy_hint(measure: Measure) -> str:
     """Return a message for users of sentence-transformers, whose accuracy is another measure."""
     cutoff = measure.params.get("cutoff")
-    return _other_accuracy("" if cutoff is None else f"@{cutoff}")
+    return _accuracy_hint("" if cutoff is None else f"@{cutoff}")
 
 
-def _other_accuracy(at_cutoff: str) -> str:
+def _accuracy_hint(at_cutoff: str) -> str:
+    """Return the message for a cut-off, such as "@10", or for none, ""."""
     return (
         "Accuracy of ir-measures is the share of pairs of a relevant and another hit that are in "
         "the right order; whether a relevant passage is among the first hits is "
@@ -121,7 +124,7 @@ def _other_accuracy(at_cutoff: str) -> str:
 
 
 def underlying(measure: Measure) -> Measure:
-    """Return the measure whose values of single queries a measure summarises: AP for GMAP."""
+    """Return the measure that is computed for single queries: AP for GMAP, else the measure."""
     if not isinstance(measure, _GMAP):
         return measure
     average_precision: Measure = ir_measures.AP(**measure.params)
@@ -170,7 +173,7 @@ def parse_measures(texts: Iterable[str], relevance_level: int = 1) -> MeasureCho
     mistakes: dict[str, None] = {}
     names = _names_in(texts)
     for name in names:
-        if name == "runid":
+        if name == "runid":  # no measure
             continue
         try:
             for measure in _parse(name):
@@ -201,25 +204,30 @@ def _names_in(texts: Iterable[str]) -> list[str]:
 
 
 def _parse(token: str) -> list[Measure]:
-    """Return the measures that one name stands for."""
-    if _TREC.fullmatch(token) and token != "gm_map":
+    """Return the measures that one name stands for.
+
+    A name is trec_eval's, or in ir-measures' notation, or else another spelling.
+    """
+    if token == "gm_map":
+        return [_parse_notation("GMAP")]
+    if _TREC_NAME.fullmatch(token):
         try:
             return ir_measures.parse_trec_measure(token)
         except ValueError:
             pass
     try:
-        return [_parse_notation("GMAP" if token == "gm_map" else token)]
+        return [_parse_notation(token)]
     except (NameError, ValueError):
         pass
     measures = _parse_other_spelling(token)
     if not measures:
-        raise UsageError(_unknown(token))
+        raise UsageError(_unknown_measure(token))
     return measures
 
 
 def _parse_notation(text: str) -> Measure:
     """Parse ir-measures' own notation."""
-    with warnings.catch_warnings():  # ir-measures reads with names that ast deprecates
+    with warnings.catch_warnings():  # ir-measures parses with classes that `ast` deprecates
         warnings.simplefilter("ignore", DeprecationWarning)
         return ir_measures.parse_measure(text)
 
@@ -229,7 +237,7 @@ def _parse_other_spelling(token: str) -> list[Measure]:
 
     Accuracy is not among them: ir-measures' is another measure than that of other toolkits.
     """
-    match = _NAMED.fullmatch(token)
+    match = _NAME_AND_CUTOFFS.fullmatch(token)
     if match is None:
         return []
     typed_name = match["name"]
@@ -246,30 +254,34 @@ def _parse_other_spelling(token: str) -> list[Measure]:
         return []
 
 
-def _unknown(token: str) -> str:
-    """Return what is wrong with a name that is no measure, and what it may stand for."""
+def _unknown_measure(token: str) -> str:
+    """Return the message for a name that is no measure, with the measures that it may stand for."""
     letters = _LETTERS.match(token)
     name = letters[0].lower().replace("-", "_") if letters else ""
     cutoff = _LAST_NUMBER.search(token)
     at_cutoff = f"@{cutoff[0]}" if cutoff else ""
     if name == "accuracy":
-        return f"{token}: {_other_accuracy(at_cutoff)}"
+        return f"{token}: {_accuracy_hint(at_cutoff)}"
     near_names = difflib.get_close_matches(name, _SPELLINGS, 2)
     if not near_names:
         return f"{token} is not a measure of ir-measures"
-    nearest = dict.fromkeys(_SPELLINGS[near_name] + at_cutoff for near_name in near_names)
-    return f"{token} is not a measure of ir-measures (nearest: {', '.join(nearest)})"
+    nearest_measures = dict.fromkeys(_SPELLINGS[near_name] + at_cutoff for near_name in near_names)
+    return f"{token} is not a measure of ir-measures (nearest: {', '.join(nearest_measures)})"
 
 
-# trec_eval's names by those of ir-measures, without and with a parameter ("@")
+# trec_eval's names by those of ir-measures, without ("") and with ("@") a cut-off or recall level:
+# ndcg by ("nDCG", ""), ndcg_cut by ("nDCG", "@")
 _TREC_SPELLINGS = {str(_parse(name)[0]).partition("@")[:2]: name for name in TREC_NAMES}
 
 
 def _checked(token: str, measure: Measure, level: int) -> Measure:
-    """Check the parameters of a measure, and set its relevance level where it names none."""
-    params = _converted(measure)
+    """Check the parameters of a measure, and set its relevance level where it names none.
+
+    `token` is the name that was typed.
+    """
+    params = _typed_parameters(measure)
     if token.lower() in ("numrelret", "num_rel_ret"):
-        params["rel"] = level
+        params["rel"] = level  # ir-measures has read the name as NumRet(rel=1)
     elif level != 1 and measure.NAME in WITH_LEVEL:
         params.setdefault("rel", level)
     for name, value in params.items():
@@ -283,7 +295,7 @@ def _checked(token: str, measure: Measure, level: int) -> Measure:
     return measure
 
 
-def _converted(measure: Measure) -> dict[str, Any]:
+def _typed_parameters(measure: Measure) -> dict[str, Any]:
     """Return the parameters of a measure, a whole number as a float where one is expected."""
     params = dict(measure.params)
     for name, info in measure.SUPPORTED_PARAMS.items():
@@ -293,11 +305,13 @@ def _converted(measure: Measure) -> dict[str, Any]:
 
 
 def _has_valid_parameters(measure: Measure) -> bool:
+    """Return whether a measure has the parameters that it needs, and no others."""
     try:
         measure.validate_params()  # type: ignore[no-untyped-call]
     except AssertionError:
         return False
-    return bool(measure.params.get("cutoff", 1) > 0)  # trec_eval's C code would end the process
+    # a cut-off of 0 would end the process, in trec_eval's C code
+    return bool(measure.params.get("cutoff", 1) > 0)
 
 
 def _supported_parameters(measure: Measure) -> str:
@@ -313,7 +327,7 @@ def _check_provider(token: str, measure: Measure) -> None:
     providers = [provider for provider in PROVIDERS if provider.supports(underlying(measure))]
     provider = _first_available(providers)
     if provider is None:
-        raise UsageError(_without_provider(token, measure, providers))
+        raise UsageError(_missing_provider(token, measure, providers))
     problem = _problem_of_provider(provider, measure)
     if problem is not None:
         raise UsageError(f"{token}: {problem}")
@@ -328,12 +342,13 @@ def _first_available(providers: Iterable[Provider]) -> Provider | None:
 
 
 def _problem_of_provider(provider: Provider, measure: Measure) -> str | None:
-    """Return which parameter a provider cannot compute, although ir-measures hands it over."""
+    """Return what is wrong with a parameter that ir-measures hands to a provider unchecked."""
     params = measure.params
     if "max_rel" in params and params.get("min_rel", 0) >= params["max_rel"]:
         return f"max_rel {params['max_rel']} is not above min_rel {params.get('min_rel', 0)}"
-    for name in SHARES & params.keys():
-        if measure.NAME != "SetF" and not 0 <= params[name] <= 1:
+    probabilities = set() if measure.NAME == "SetF" else PROBABILITIES & params.keys()
+    for name in probabilities:
+        if not 0 <= params[name] <= 1:
             return f"{name} {params[name]}: a number from 0 to 1 is expected"
     if provider.NAME == "pytrec_eval":
         return _problem_of_trec_eval(params)
@@ -343,6 +358,7 @@ def _problem_of_provider(provider: Provider, measure: Measure) -> str | None:
 
 
 def _problem_of_trec_eval(params: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with parameters for trec_eval's C code; None if nothing is."""
     if params.get("rel", 1) < 1:
         return f"the lowest relevant grade is {params['rel']}; 1 or more is expected"
     gains = params.get("gains", {})
@@ -357,10 +373,12 @@ def _problem_of_trec_eval(params: Mapping[str, Any]) -> str | None:
 
 
 def _problem_of_pyndeval(measure: Measure) -> str | None:
+    """Return why pyndeval does not compute a measure with its parameters; None if it does."""
     if measure.params.get("judged_only"):
         return "pyndeval does not compute it on judged passages only; leave out judged_only"
-    cutoff = measure.params.get("cutoff", 0)
-    if "cutoff" not in measure.SUPPORTED_PARAMS or 1 <= cutoff <= DEEPEST_OF_SUBTOPICS:
+    if "cutoff" not in measure.SUPPORTED_PARAMS:
+        return None
+    if 1 <= measure.params.get("cutoff", 0) <= DEEPEST_OF_SUBTOPICS:
         return None
     return (
         f"pyndeval computes it at a cut-off from 1 to {DEEPEST_OF_SUBTOPICS}, "
@@ -368,10 +386,10 @@ def _problem_of_pyndeval(measure: Measure) -> str | None:
     )
 
 
-def _without_provider(token: str, measure: Measure, providers: Sequence[Provider]) -> str:
-    """Return why a measure cannot be computed, and what to install or to add.
+def _missing_provider(token: str, measure: Measure, providers: Sequence[Provider]) -> str:
+    """Return the message for a measure that no installed package computes: what to install.
 
-    `providers` support it, and are not installed.
+    `providers` support it, and are not installed. Without any, its parameters are wrong.
     """
     if not providers:
         parameters = ", ".join(measure.SUPPORTED_PARAMS)
@@ -384,7 +402,9 @@ def _without_provider(token: str, measure: Measure, providers: Sequence[Provider
 
 
 def providers_of(measures: Iterable[Measure]) -> dict[Provider, list[Measure]]:
-    """Return which provider of ir-measures computes which measures: the first that supports one.
+    """Return the measures of each provider of ir-measures: the first one that supports them.
+
+    Measures that are counted here are left out, and providers without any measure.
 
     >>> measures_of = providers_of(parse_measures(["nDCG@10 RR@10"]).measures)
     >>> [(provider.NAME, str(*measures)) for provider, measures in measures_of.items()]
@@ -404,9 +424,10 @@ def providers_of(measures: Iterable[Measure]) -> dict[Provider, list[Measure]]:
 def computed_together(provider: Provider, measures: Iterable[Measure]) -> list[list[Measure]]:
     """Return the measures of a provider in groups that it computes rightly in one pass.
 
-    pytrec_eval's adapter gives the gains and the filter of one measure to others of the same pass
-    (nDCG(gains={1:5}) and nDCG, AP(judged_only=True) and NumRet), and pyndeval's computes only the
-    first of several parameters. Other providers gain nothing from a common pass.
+    msmarco's adapter computes all measures rightly. pytrec_eval's gives the gains and the filter of
+    one measure to others of the same pass (nDCG(gains={1:5}) and nDCG, AP(judged_only=True) and
+    NumRet). pyndeval's computes only the first of several parameters, and other providers gain
+    nothing from a common pass: there each measure is a group.
 
     >>> measures = parse_measures(["nDCG@5 nDCG(gains={1:5})@5 P@5"]).measures
     >>> [list(map(str, group)) for group in computed_together(ir_measures.pytrec_eval, measures)]
@@ -437,9 +458,10 @@ def trec_spelling(measure: Measure, level: int = 1) -> str:
     params = dict(measure.params)
     if measure.NAME in WITH_LEVEL and params.pop("rel", 1) != level:
         return str(measure)
-    base, separator, parameter = str(type(measure)(**params)).partition("@")
+    without_level = type(measure)(**params)
+    base, separator, parameter = str(without_level).partition("@")
     if base == "IPrec":
-        parameter = f"{float(parameter):.2f}"
+        parameter = f"{float(parameter):.2f}"  # a level of recall, not a number of hits
     name = _TREC_SPELLINGS.get((base, separator))
     if name is None:
         return str(measure)

@@ -18,9 +18,9 @@ from ir_measures.providers import Provider
 from denserk.errors import DenserkError, InputError, MeasureError, reason_of
 from denserk.evaluation.measures import (
     Measure,
+    accuracy_hint,
     computed_together,
     needs_subtopics,
-    other_accuracy,
     providers_of,
 )
 from denserk.io.files import read_text_lines
@@ -135,7 +135,7 @@ class MeasureGroup:
                 raise self._failed(error) from error
             message = (
                 f"{names} is undefined for a query whose hits are all relevant. "
-                f"{other_accuracy(self.measures[0])}"
+                f"{accuracy_hint(self.measures[0])}"
             )
             raise MeasureError(message, self._hint(self.measures)) from error
         except Exception as error:

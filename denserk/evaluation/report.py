@@ -66,7 +66,7 @@ from denserk.io.topics import read_queries
 from denserk.plots import style
 from denserk.version import __version__
 
-NAME = "index.html"
+PAGE_NAME = "index.html"
 MOST_ROWS = 10_000  # rows of the table of queries; browsers become slow with more
 # depths of the recall curve, as far as a run reaches
 DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000, 2000, 3000, 5000, 10000)
@@ -78,13 +78,13 @@ class Profile(NamedTuple):
     """What the page shows of a run."""
 
     name: str
-    recall: list[tuple[float, float]]  # by depth
+    recall: list[tuple[float, float]]  # (depth, mean recall)
     scores: Scores
-    hit_lists: Mapping[str, HitList]  # by query, of those that are shown
+    hit_lists: Mapping[str, HitList]  # by query id, of the queries in detail
 
 
 class _Relevance(NamedTuple):
-    """The grades of judged passages, and the lowest grade of a relevant one."""
+    """The grades of judged passages, and the lowest grade that counts as relevant, `level`."""
 
     grades: Grades
     level: int
@@ -127,7 +127,7 @@ def page_in(settings: PageSettings, inputs: Iterable[str] = ()) -> Path:
             "--report reads runs and qrels once more, and standard input can be read only once",
             "write it to a file first",
         )
-    return Path(settings.report) / NAME
+    return Path(settings.report) / PAGE_NAME
 
 
 def sources_of(benchmark: Benchmark, sources: ReportSources) -> ReportSources:
@@ -144,12 +144,12 @@ def sources_of(benchmark: Benchmark, sources: ReportSources) -> ReportSources:
 def write_report(
     result: EvaluationResult, runs: Sequence[str], sources: ReportSources, settings: EvalSettings
 ) -> Path:
-    """Write the page of runs, the files of `result` in its order; return its path."""
+    """Write the page of a result, whose runs are in the files `runs`, one each; return its path."""
     names = [run.name for run in result.runs]
     paths = dict(zip(names, runs, strict=True))
     manifests = _read_manifests(paths)
     sources = _with_recorded_sources(sources, manifests)
-    measure = _first_compared(result.measures)
+    measure = _measure_to_compare(result.measures)
     reference = _reference_run(result)
     level = _relevance_level(result)
     relevance = _read_relevance(sources.qrels, level)
@@ -172,7 +172,7 @@ def write_report(
         "scores": figures.scores,
         "profiles": judged.profiles,
         "queries": _query_texts(sources, result.queries),
-        "passages": _passages(sources, judged.details.values()),
+        "passages": _listed_passages(sources, judged.details.values()),
         "groups": judged.groups,
         "details": judged.details,
         "anchors": {qid: f"query-{number}" for number, qid in enumerate(judged.details, start=1)},
@@ -181,7 +181,7 @@ def write_report(
         "rows": rows[:MOST_ROWS],
         "notes": _notes(result, rows, complete=settings.complete),
     }
-    return _write(settings, result, content)
+    return _write_page(settings, result, content)
 
 
 def _reference_run(result: EvaluationResult) -> str:
@@ -206,7 +206,10 @@ def _read_judged_content(
     rows: Sequence[QueryRow],
     settings: EvalSettings,
 ) -> _JudgedContent:
-    """Choose the queries that are shown in detail, and read the runs, whose `paths` are by name."""
+    """Choose the queries that are shown in detail, and read the hits of the runs.
+
+    `paths` are those of the runs, by name; `rows` are all queries.
+    """
     groups = groups_in_detail(rows, settings.report_ids, settings.report_queries, str(measure))
     rows_in_detail: list[QueryRow] = []
     for group in groups:
@@ -244,7 +247,7 @@ def _draw_figures(
     profiles: Sequence[Profile],
     manifests: Mapping[str, Manifest],
 ) -> _Figures:
-    """Draw what the profiles and the manifests of runs tell."""
+    """Draw recall and scores from the profiles of runs, and their costs from the manifests."""
     recall = []
     value_by_run = {run.name: run.summary[str(measure)] for run in result.runs}
     with style():
@@ -256,8 +259,8 @@ def _draw_figures(
     return _Figures(recall, scores, costs)
 
 
-def _first_compared(measures: Sequence[Measure]) -> Measure:
-    """Return the first measure that is no count, if there is one."""
+def _measure_to_compare(measures: Sequence[Measure]) -> Measure:
+    """Return the measure that compares runs and queries: the first one that is no count, if any."""
     for measure in measures:
         if not is_count(measure):
             return measure
@@ -279,15 +282,24 @@ def _relevance_level(result: EvaluationResult) -> int:
 
 
 def _query_texts(sources: ReportSources, qids: Sequence[str]) -> dict[str, str]:
-    """Return the texts of the queries that are in the topics."""
+    """Return the texts of the queries that are in the topics, by id."""
     if sources.topics is None:
         return {}
-    judged = set(qids)
-    return {query.qid: query.text for query in read_queries(sources.topics) if query.qid in judged}
+    shown_qids = set(qids)
+    texts = {}
+    for query in read_queries(sources.topics):
+        if query.qid in shown_qids:
+            texts[query.qid] = query.text
+    return texts
 
 
-def _passages(sources: ReportSources, details: Iterable[QueryDetails]) -> dict[str, ShownPassage]:
-    """Return the texts of all passages that are listed, by their ids, in one pass of the corpus."""
+def _listed_passages(
+    sources: ReportSources, details: Iterable[QueryDetails]
+) -> dict[str, ShownPassage]:
+    """Return the texts of the missed passages and the hits of queries, by id.
+
+    The corpus is read once.
+    """
     if sources.corpus is None:
         return {}
     docids: set[str] = set()
@@ -332,11 +344,14 @@ def write_benchmarks_report(result: BenchmarksResult, settings: PageSettings) ->
         "runs": result.runs,
         "figures": figures,
     }
-    return _write(settings, result, content)
+    return _write_page(settings, result, content)
 
 
 def _transfer(result: BenchmarksResult) -> Transfer | None:
-    """Return the values of runs in and out of their domain; None without benchmarks of both."""
+    """Return the values of runs in and out of their domain.
+
+    Returns None without benchmarks of both, or without a measure that all zero-shot ones have.
+    """
     in_domain = next((name for name in IN_DOMAIN if name in result.results), None)
     zero_shot = [
         name for name in result.results if name.startswith("beir/") and name not in IN_DOMAIN
@@ -345,34 +360,35 @@ def _transfer(result: BenchmarksResult) -> Transfer | None:
         return None
     in_domain_measure = str(result.results[in_domain].measures[0])
     zero_shot_measure = _shared_measure([result.results[name].measures for name in zero_shot])
+    if zero_shot_measure is None:
+        return None
     points: dict[str, list[tuple[float, float]]] = {}
     for run in result.runs:
-        value = _value(result, in_domain, run, in_domain_measure)
+        in_domain_value = _value(result, in_domain, run, in_domain_measure)
         zero_shot_values = [_value(result, name, run, zero_shot_measure) for name in zero_shot]
-        mean = float(np.mean(zero_shot_values))
-        points[run] = []
-        if not math.isnan(value) and not math.isnan(mean):
-            points[run] = [(value, mean)]
+        zero_shot_mean = float(np.mean(zero_shot_values))  # NaN where one of them is
+        has_all_values = not math.isnan(in_domain_value) and not math.isnan(zero_shot_mean)
+        points[run] = [(in_domain_value, zero_shot_mean)] if has_all_values else []
     return Transfer(in_domain, in_domain_measure, zero_shot, zero_shot_measure, points)
 
 
-def _shared_measure(measures_of_benchmarks: Sequence[Sequence[Measure]]) -> str:
-    """Return the first measure that all benchmarks have; "" if there is none."""
+def _shared_measure(measures_of_benchmarks: Sequence[Sequence[Measure]]) -> str | None:
+    """Return the first measure that all benchmarks have; None if there is none."""
     for measure in measures_of_benchmarks[0]:
         if all(measure in measures for measures in measures_of_benchmarks):
             return str(measure)
-    return ""
+    return None
 
 
 def _value(result: BenchmarksResult, benchmark: str, run: str, measure: str) -> float:
-    """Return a value of a run, or NaN."""
+    """Return the value of a run on a benchmark; NaN where it has none."""
     values = result.values(benchmark, run)
     if values is None:
         return math.nan
     return values.get(measure, math.nan)
 
 
-def _write(settings: PageSettings, result: Result, content: Mapping[str, Any]) -> Path:
+def _write_page(settings: PageSettings, result: Result, content: Mapping[str, Any]) -> Path:
     """Fill the template with the content and the tables of a result; return the page's path."""
     import jinja2
 
@@ -400,9 +416,12 @@ def _read_profile(
     hit_count: int,
     settings: EvaluationSettings,
 ) -> Profile:
-    """Read a run, and return what the page shows of it, with the first hits of some queries."""
+    """Read a run, and return what the page shows of it.
+
+    `hit_count` hits are shown of each of the `shown_qids`.
+    """
     run = read_hits(path, settings).run
-    judged_hits = {}  # in their order
+    judged_hits = {}  # of judged queries, the best first
     for qid, hits in run.items():
         if qid in relevance.grades:
             judged_hits[qid] = first_hits(hits, len(hits))
@@ -422,7 +441,7 @@ def _read_profile(
 def _recall_by_depth(
     name: str, run: Run, relevance: _Relevance, deepest: int, *, complete: bool
 ) -> list[tuple[float, float]]:
-    """Return depths up to the deepest one, each with the mean recall of a run."""
+    """Return (depth, mean recall) of a run, for the DEPTHS above the deepest one, and for that."""
     depths = [depth for depth in DEPTHS if depth < deepest]
     depths.append(deepest)
     measures = parse_measures([f"R(rel={relevance.level})@{depth}" for depth in depths]).measures
@@ -431,10 +450,10 @@ def _recall_by_depth(
     return list(zip(depths, recalls, strict=True))
 
 
-def _scores_by_relevance(run: Run, relevance: _Relevance) -> Scores:
+def _scores_by_relevance(judged_hits: Run, relevance: _Relevance) -> Scores:
     """Return the scores of the relevant hits and of all others of judged queries."""
     scores = Scores([], [])
-    for qid, hits in run.items():
+    for qid, hits in judged_hits.items():
         grades = relevance.grades[qid]
         for docid, score in hits.items():
             if docid in grades and grades[docid] >= relevance.level:
@@ -456,7 +475,10 @@ def _read_manifests(paths: Mapping[str, str]) -> dict[str, Manifest]:
 def _with_recorded_sources(
     sources: ReportSources, manifests: Mapping[str, Manifest]
 ) -> ReportSources:
-    """Return the sources; topics and corpus, if not given, are the first ones that runs record."""
+    """Return the sources with topics and corpus.
+
+    Where these are not given, they are the first ones that runs record and that still exist.
+    """
     topics: list[str | None] = []
     corpora: list[str | None] = []
     for manifest in manifests.values():
@@ -475,7 +497,7 @@ def _with_recorded_sources(
 
 
 def _recorded_costs(manifests: Mapping[str, Manifest]) -> list[Cost]:
-    """Return the size of each run's indexes, and the time of a query, where any run has them."""
+    """Return the size of each run's indexes and the time of a query, if a run records them."""
     sizes: dict[str, float] = {}
     times: dict[str, float] = {}
     for name, manifest in manifests.items():
@@ -499,7 +521,7 @@ def _seconds_of_query(manifest: Manifest) -> float:
 
 
 def _first_existing(names: Sequence[str | None]) -> str | None:
-    """Return the first name of a file or folder that is there."""
+    """Return the first name of a file or folder that exists; None if there is none."""
     for name in names:
         if name and name != STREAM and Path(name).exists():
             return name

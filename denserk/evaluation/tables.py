@@ -126,7 +126,7 @@ def difference_note(comparison: Comparison) -> str:
 
 
 def _test_count(comparison: Comparison) -> int:
-    """Return the number of tests, among which the correction counts none without a p-value."""
+    """Return the number of tests that have a p-value, which are those that a correction counts."""
     p_values = []
     for differences in comparison.differences.values():
         p_values += [difference.p for difference in differences.values()]
@@ -147,10 +147,10 @@ def _latex_tables(result: Result, report: ReportSettings) -> list[str]:
 
 def _measures_caption(result: Result, table: Table, report: ReportSettings) -> str:
     """Return what the values of a table are, and what its bold type and its marks mean."""
-    section_names = " and ".join(_section_headers(result, report))
+    section_header = _section_header(result, report)
     sentences = ["Retrieval effectiveness."]
-    if section_names:
-        sentences = [f"Retrieval effectiveness by {section_names}."]
+    if section_header:
+        sentences = [f"Retrieval effectiveness by {section_header}."]
     if table.marks_best:
         sentences.append("The best run by each measure is in bold.")
     if isinstance(result, EvaluationResult) and report.summary:
@@ -166,13 +166,13 @@ def _measures_caption(result: Result, table: Table, report: ReportSettings) -> s
 def _significance_sentence(comparison: Comparison) -> str:
     """Return what a dagger means in a caption: the baseline, the test, alpha, the correction."""
     settings = comparison.settings
+    test_count = _test_count(comparison)
+    if test_count == 0:
+        return f"No difference from {comparison.baseline} could be tested."
     test = f"two-sided paired {settings.test} test"
     if settings.seeds:
         test = "permutation of runs within queries, and beyond the spread over seeds"
     details = f"{test}; p < {settings.alpha:g}"
-    test_count = _test_count(comparison)
-    if test_count == 0:
-        return f"No difference from {comparison.baseline} could be tested."
     if test_count > 1:
         correction = f"{settings.correction.capitalize()} correction"
         if settings.correction is Correction.NONE:
@@ -201,14 +201,14 @@ def _run_names(result: Result) -> list[str]:
 
 
 def _sections(result: Result, report: ReportSettings) -> Iterator[Section]:
-    """Return the benchmarks, or the queries and their mean, as the report wants them."""
+    """Return the benchmarks, or the queries and their mean, as far as the report shows them."""
     if isinstance(result, BenchmarksResult):
         return _benchmark_sections(result)
     return _query_sections(result, report)
 
 
 def _benchmark_sections(result: BenchmarksResult) -> Iterator[Section]:
-    """Yield the benchmarks, and then the means over groups of which all are known."""
+    """Yield the benchmarks, and then the means over groups of them that are complete."""
     groups = [group.name for group in groups_within(result.results)]
     for name in [*result.results, *groups]:
         values_by_run = [result.values(name, run) for run in result.runs]
@@ -224,6 +224,7 @@ def _query_sections(result: EvaluationResult, report: ReportSettings) -> Iterato
     if report.summary:
         summaries: list[Values | None] = []
         for run in result.runs:
+            # for TSV lines: tables look up measures, and have notes for means over relations
             relations = {f"{name}:relations": mean for name, mean in run.over_relations.items()}
             summaries.append({**run.summary, **relations})
         yield Section(ALL, summaries)
@@ -236,24 +237,25 @@ def _values_of_query(run: RunResult, qid: str) -> Values:
 
 def _measures_table(result: Result, measures: Sequence[Measure], report: ReportSettings) -> Table:
     """Return a table of runs by measures; with many measures, of measures by runs."""
-    section_headers = _section_headers(result, report)
+    section_header = _section_header(result, report)
     run_names = _run_names(result)
     measures_are_rows = len(measures) > WIDE
-    runs_are_named = not measures_are_rows and (len(run_names) > 1 or not section_headers)
+    runs_are_named = not measures_are_rows and (len(run_names) > 1 or not section_header)
 
     rows: list[tuple[Cell, ...]] = []
     for section in _sections(result, report):
-        section_cells = [Cell(section.name)] if section_headers else []
+        section_cells = [Cell(section.name)] if section_header else []
         columns = [_measure_cells(result, section, measure, report.places) for measure in measures]
         if measures_are_rows:
-            for measure, cells in zip(measures, columns, strict=True):
-                rows.append((*section_cells, Cell(str(measure)), *cells))
+            for measure, cells_of_measure in zip(measures, columns, strict=True):
+                rows.append((*section_cells, Cell(str(measure)), *cells_of_measure))
         else:
-            for run_name, cells_of_run in zip(run_names, zip(*columns, strict=True), strict=True):
+            cells_by_run = zip(*columns, strict=True)
+            for run_name, cells_of_run in zip(run_names, cells_by_run, strict=True):
                 name_cells = [Cell(run_name)] if runs_are_named else []
                 rows.append((*section_cells, *name_cells, *cells_of_run))
 
-    label_headers = [*section_headers]
+    label_headers = [section_header] if section_header else []
     if measures_are_rows:
         label_headers.append("measure")
     if runs_are_named:
@@ -263,13 +265,13 @@ def _measures_table(result: Result, measures: Sequence[Measure], report: ReportS
     return Table((*label_headers, *value_headers), len(label_headers), tuple(rows), tuple(notes))
 
 
-def _section_headers(result: Result, report: ReportSettings) -> list[str]:
-    """Return the header of the column of sections; nothing where the mean is the only one."""
+def _section_header(result: Result, report: ReportSettings) -> str:
+    """Return the header of the column of sections; "" where the mean is the only section."""
     if isinstance(result, BenchmarksResult):
-        return ["benchmark"]
+        return "benchmark"
     if report.per_query:
-        return ["query"]
-    return []
+        return "query"
+    return ""
 
 
 def _measure_cells(result: Result, section: Section, measure: Measure, places: int) -> list[Cell]:
@@ -289,13 +291,17 @@ def _measure_cells(result: Result, section: Section, measure: Measure, places: i
 
 
 def _value(values: Values | None, measure: Measure) -> float | None:
+    """Return the value of a measure; None for an empty cell."""
     if values is None:
         return None
     return values.get(str(measure))
 
 
 def _best_text(measure: Measure, values: Sequence[float | None], places: int) -> str | None:
-    """Return how the highest value prints, so that equal-looking values are all the best."""
+    """Return the text of the highest value: all values with this text are marked as the best.
+
+    Returns None where none is marked: for counts, and where there is no other run.
+    """
     numbers = [value for value in values if value is not None and not math.isnan(value)]
     if len(values) < 2 or not numbers or is_count(measure):
         return None
@@ -356,7 +362,7 @@ def _difference_row(
 
 
 def _published_table(published: Sequence[PublishedRow], measures: Sequence[Measure]) -> Table:
-    """Return a table of systems by measures: first those of the runs, then all others."""
+    """Return a table of systems by measures: first the measures of the runs, then all others."""
     published_names: dict[str, None] = {}
     for row in published:
         published_names |= dict.fromkeys(row.values)
@@ -382,9 +388,12 @@ def _lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
 
 
 def _value_lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
-    """Yield ir-measures' lines (measure, value) behind run (of several), benchmark and query."""
+    """Yield (measure, value), as ir-measures prints them, behind what they belong to.
+
+    This is the run, if there are several, and the benchmark or the query, if there are sections.
+    """
     sections = list(_sections(result, report))
-    sections_are_named = bool(_section_headers(result, report))
+    sections_are_named = _section_header(result, report) != ""
     run_names = _run_names(result)
     for position, run_name in enumerate(run_names):
         for section in sections:
@@ -415,7 +424,7 @@ def _difference_lines(comparison: Comparison, places: int) -> Iterator[tuple[str
 
 
 def _as_object(result: Result, report: ReportSettings) -> dict[str, Any]:
-    """Return everything in full precision, for JSON."""
+    """Return a result for JSON, its values in full precision."""
     if isinstance(result, BenchmarksResult):
         values = _benchmarks_object(result)
     else:
@@ -487,7 +496,10 @@ def _published_object(row: PublishedRow) -> dict[str, Any]:
 
 
 def _trec_eval(result: Result, report: ReportSettings) -> str:
-    """Return trec_eval's lines and names; a line `runid` opens each of several runs."""
+    """Return trec_eval's lines and names.
+
+    A line `runid` opens each of several runs; in one run, it opens the summary if it is a measure.
+    """
     if isinstance(result, BenchmarksResult) or result.comparison or result.published:
         message = "--format trec_eval has no lines for several benchmarks, --baseline or --against"
         raise UsageError(message, "choose another format")

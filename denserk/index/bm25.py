@@ -1,11 +1,12 @@
-"""BM25: an inverted index with the score of every term in every passage, by bm25s.
+"""BM25: an inverted index with the score of every term in every passage, in the files of bm25s.
 
 Okapi BM25 (Robertson et al., TREC-3, 1994) in the variant "Lucene (accurate)" of Kamphuis et al.,
 Which BM25 Do You Mean? (2020):
 
     ln(1 + (N - n + 0.5) / (n + 0.5)) * tf / (tf + k1 * (1 - b + b * length / mean length))
 
-Terms are those of `terms.py`. The engine of Lucene is in `lucene.py`.
+Terms are those of `terms.py`. Scores are computed in `bm25_scores.py`, as bm25s does but in less
+memory. The engine of Lucene is in `lucene.py`.
 """
 
 import logging
@@ -34,12 +35,12 @@ from denserk.records import Query
 
 logger = logging.getLogger(__name__)
 
-PURPOSE = "an index of --type bm25"  # what bm25s and its files are for, in messages
+PURPOSE = "an index of --type bm25"  # in messages: what bm25s is needed for, what is expected
 
 
 def recorded_bm25(manifest: Manifest | None) -> Bm25Settings:
     """Return the settings of an index, with the language that `auto` has found."""
-    if manifest is None:
+    if manifest is None:  # another tool wrote the index
         return Bm25Settings()
     settings = from_json(Bm25Settings, manifest.settings.get("bm25", {}))
     return replace(settings, language=bm25_language(manifest))
@@ -48,14 +49,15 @@ def recorded_bm25(manifest: Manifest | None) -> Bm25Settings:
 def build_bm25(
     folder: Path, passages: Iterable[tuple[str, str]], settings: Bm25Settings
 ) -> dict[str, Any]:
-    """Index (id, text) pairs; return the counts of passages and of distinct terms."""
+    """Index (id, text) pairs in a folder; return "count" (of passages) and "terms" (distinct)."""
     model = require("bm25s", PURPOSE).BM25(k1=settings.k1, b=settings.b, method="lucene")
     analyzer = analyzer_of(settings)
     number_by_word = TermNumbers(analyzer)
     counts = TermCounts()
     with whole_text(folder / DOCID) as ids:
         for docid, text in passages:
-            counts.add(map(number_by_word.__getitem__, analyzer.words(text)))
+            numbers = map(number_by_word.__getitem__, analyzer.words(text))
+            counts.add(numbers)
             ids.write(f"{docid}\n")
     vocabulary = number_by_word.vocabulary
     if not vocabulary:
@@ -69,16 +71,17 @@ def build_bm25(
         "num_docs": counts.passages,
     }
     model.vocab_dict = vocabulary
-    model.nonoccurrence_array = None  # of other variants of BM25
+    model.nonoccurrence_array = None  # other variants of BM25 also score terms that are not there
     with write_errors(folder):
         model.save(folder, show_progress=False)
     return {"count": counts.passages, "terms": len(vocabulary)}
 
 
 class TermNumbers(dict[str, int]):
-    """The number of the term of each word; a word that is met first gets one when it is looked up.
+    """Looks up the number of a word's term, in the order in which terms first occur.
 
-    Stop words have the number NO_TERM. `vocabulary` has the numbers of the terms.
+    A dict, because most words were looked up before: only new ones are analysed. Stop words have
+    the number NO_TERM. `vocabulary` has the numbers of the terms.
     """
 
     def __init__(self, analyzer: Analyzer) -> None:
@@ -108,18 +111,21 @@ class QueryHits(NamedTuple):
 
 
 class Bm25Index:
-    """An open index of `build_bm25`, its scores memory-mapped; queries are analysed alike."""
+    """An open index of `build_bm25`, its scores memory-mapped.
+
+    Queries are analysed as the passages were, and searched by several threads.
+    """
 
     is_exhaustive = True
-    dimension = 0
-    breadth: tuple[str, ...] = ()
+    dimension = 0  # no vectors
+    breadth: tuple[str, ...] = ()  # no option, as nothing is approximate
 
     def __init__(self, folder: Path, settings: Bm25Settings, threads: int | None = None) -> None:
         try:
             self._term_scores = TermScores(folder)
         except (OSError, ValueError, KeyError, EOFError) as error:
-            message = f"files of bm25s that cannot be read ({error})"
-            raise InputError(folder, None, message, PURPOSE) from None
+            damage = f"files of bm25s that cannot be read ({error})"
+            raise InputError(folder, None, damage, PURPOSE) from None
         self._analyze = analyzer_of(settings)
         self._threads = threads or os.cpu_count() or 1
 

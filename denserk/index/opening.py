@@ -27,7 +27,7 @@ from denserk.index.lucene import PROCESS_HITS, LuceneIndex
 from denserk.index.memory import require_memory
 from denserk.index.milvus import MilvusIndex
 from denserk.index.searcher import TAIL, PassageNames, Searcher
-from denserk.index.terms import Span, bigram_spans, has_bigrams, word_spans
+from denserk.index.terms import TermSpan, bigram_spans, has_bigrams, word_spans
 from denserk.io import vectors
 from denserk.io.manifest import (
     Description,
@@ -82,7 +82,7 @@ class OpenedIndex:
                 return model
         return None
 
-    def spans(self, text: str) -> list[Span]:
+    def spans(self, text: str) -> list[TermSpan]:
         """Return where the terms of a text are, for its display.
 
         They are the terms that the index has. One without terms, or for a language written without

@@ -35,11 +35,13 @@ class Searcher:
 
     Ties at the cut are ordered by id too: an exhaustive index is searched deeper until the last
     score fetched is below the last one kept. The same deepening finds enough passages if several
-    rows belong to one. Passages that are excluded for a query are removed from what the index
-    returns, which is as many rows more.
+    rows belong to one. For passages that are excluded for a query, as many rows more are fetched.
 
-    In the `engine_order`, Lucene's, hits are those of Pyserini's run: `hits` are fetched, and the
-    query is removed from them.
+    In the `engine_order`, Lucene's, hits are those of Pyserini's run: -k hits are fetched,
+    and the query is removed from them.
+
+    `ids` returns the ids of passages by their numbers: that of a passage is its first row, divided
+    by `vectors_per_passage`.
 
     `folder_of` names, in errors, the folder of a passage by its number.
     """
@@ -57,15 +59,15 @@ class Searcher:
         if settings.prf:
             index = FeedbackIndex(index, vectors_per_passage, settings)
         self._index = index
-        self._size = vectors_per_passage
-        self._ids = ids
+        self._vectors_per_passage = vectors_per_passage
+        self._ids_of = ids
         self._folder_of = folder_of
         self._engine_order = engine_order
         self._excluded: Mapping[str, AbstractSet[str]] = {}  # passages by query
         self.settings = settings
         self.ranking = Ranking(settings, engine_order=engine_order)
-        self.queries = 0
-        self.short_queries = 0
+        self._query_count = 0
+        self._short_query_count = 0  # with fewer hits than wanted
 
     @property
     def score_format(self) -> str:
@@ -88,8 +90,8 @@ class Searcher:
     def ranked_hits(
         self, qids: Sequence[str], queries: NDArray[Any]
     ) -> Iterator[tuple[str, Hits | RankedWords]]:
-        """Yield what `search` yields, column by column where that takes fewer steps."""
-        _refuse_queries_not_finite(qids, queries)
+        """Yield what `search` yields, but as columns where that is quicker."""
+        _reject_queries_not_finite(qids, queries)
         for first in range(0, len(qids), self.settings.query_batch):
             batch = slice(first, first + self.settings.query_batch)
             hits_of_queries = self._search_batch(qids[batch], queries[batch])
@@ -106,73 +108,74 @@ class Searcher:
 
     def warn_of_short_lists(self) -> None:
         """Warn if an approximate index found fewer hits than wanted, though it has more."""
-        if self.short_queries:
+        if self._short_query_count:
             option = " or ".join(self._index.breadth) or "the breadth of the search"
             logger.warning(
-                f"{self.short_queries:,} of {self.queries:,} queries have fewer than "
+                f"{self._short_query_count:,} of {self._query_count:,} queries have fewer than "
                 f"{self.settings.kept:,} hits, although the index has more passages: raise {option}"
             )
 
     def _search_batch(self, qids: Sequence[str], queries: NDArray[Any]) -> list[Hits | RankedWords]:
-        """Return the hits of a batch of queries."""
-        total = max(len(self._index), 1)
-        depth = (self.settings.hits + self._most_excluded(qids)) * self._size
+        """Return the hits of a batch of queries, no more than `kept` for each."""
+        row_count = max(len(self._index), 1)  # an index is searched for at least one row
+        depth = (self.settings.hits + self._most_excluded(qids)) * self._vectors_per_passage
         if not self._engine_order:
             depth += TAIL
-        depth = min(depth, total)
+        depth = min(depth, row_count)
         hits_of_queries: list[Hits | RankedWords] = [[] for _ in qids]
         exhausted_queries: set[int] = set()  # for which the index has no more rows
         pending_queries = list(range(len(qids)))
         while pending_queries:
             scores, rows = self._search_index(queries[pending_queries], depth)
-            names = self._names_of(rows)
+            hit_ids = self._hit_ids_of(rows)
             deeper_queries = []
             for query, query_scores, query_rows in zip(pending_queries, scores, rows, strict=True):
-                count = int(np.count_nonzero(query_rows >= 0))
-                hits = self._hits(qids[query], query_scores[:count], query_rows[:count], names)
+                count = int(np.count_nonzero(query_rows >= 0))  # -1, behind all hits, is no row
+                hits = self._hits(qids[query], query_scores[:count], query_rows[:count], hit_ids)
                 hits_of_queries[query] = _first_hits(hits, self.settings.kept)
                 if count < depth:
                     exhausted_queries.add(query)
-                elif depth < total and self._needs_more(hits, float(query_scores[-1])):
+                elif depth < row_count and self._needs_more(hits, float(query_scores[-1])):
                     deeper_queries.append(query)
             pending_queries = deeper_queries
-            depth = min(4 * depth, total)
+            depth = min(4 * depth, row_count)
         self._count_short(hits_of_queries, exhausted_queries)
         return hits_of_queries
 
-    def _hits(self, qid: str, scores: Scores, rows: Rows, names: "_Names") -> Hits | RankedWords:
+    def _hits(self, qid: str, scores: Scores, rows: Rows, hit_ids: "_HitIds") -> Hits | RankedWords:
         """Return the hits of a query's (K,) rows, the best first."""
-        columns = self._columns(scores, rows, names)
+        columns = self._columns(scores, rows, hit_ids)
         if columns is not None:
             return columns
-        docids = [names.docids[row] for row in names.positions_of(rows // self._size)]
+        passages = rows // self._vectors_per_passage
+        docids = [hit_ids.docids[position] for position in hit_ids.positions_of(passages)]
         values = self._scores(scores)
         if self._excluded:
             docids, values = self._without_excluded(qid, docids, values)
         return self.ranking.best(qid, docids, values)
 
-    def _columns(self, scores: Scores, rows: Rows, names: "_Names") -> RankedWords | None:
+    def _columns(self, scores: Scores, rows: Rows, hit_ids: "_HitIds") -> RankedWords | None:
         """Return (K,) rows as columns of hits, the best first.
 
         Returns None where the hits may be others than the rows or stand in another order, where
-        ids have no words, and for few hits, of which lists are as quick.
+        ids cannot be held as numbers, and for few hits, of which lists are as quick.
         """
         settings = self.settings
         removes_hits = settings.remove_query or self._excluded
-        joins_rows = settings.max_passage or self._size > 1
+        joins_rows = settings.max_passage or self._vectors_per_passage > 1
         if removes_hits or joins_rows or self._engine_order:
             return None
-        if len(rows) < MANY_HITS or names.words is None:
+        if len(rows) < MANY_HITS or hit_ids.words is None:
             return None
-        ascending_rows = np.sort(rows)
+        ascending_rows = np.sort(rows)  # each row is a passage here
         has_repeated_row = (ascending_rows[1:] == ascending_rows[:-1]).any()
         if has_repeated_row:
             return None
-        positions = np.searchsorted(names.numbers, rows)
-        return RankedWords(names.words[:, positions], scores.astype(np.float64)).best_first()
+        positions = np.searchsorted(hit_ids.numbers, rows)
+        return RankedWords(hit_ids.words[:, positions], scores.astype(np.float64)).best_first()
 
     def _most_excluded(self, qids: Sequence[str]) -> int:
-        """Return the largest number of passages that are excluded for one of some queries."""
+        """Return the largest number of passages that are excluded for one of the queries."""
         return max((len(self._excluded.get(qid, ())) for qid in qids), default=0)
 
     def _without_excluded(
@@ -180,7 +183,8 @@ class Searcher:
     ) -> tuple[list[str], list[float]]:
         """Return the passages of a query that are not excluded, and their scores.
 
-        In the engine's order they are as many as without exclusions: `hits`.
+        In the engine's order no more than -k remain, from which the query is removed later, as
+        where nothing is excluded.
         """
         excluded = self._excluded.get(qid, frozenset())
         remaining = []
@@ -195,36 +199,44 @@ class Searcher:
         return [docid for docid, _ in remaining], [score for _, score in remaining]
 
     def _search_index(self, queries: NDArray[Any], depth: int) -> tuple[Scores, Rows]:
-        """Return the index's hits; an error names a passage whose score is not finite."""
+        """Return the index's hits; raise an InputError where a score is not finite."""
         try:
             scores, rows = self._index.search(queries, depth)
-            damaged_rows = rows[~np.isfinite(scores) & (rows >= 0)]
-            if len(damaged_rows):
-                raise NotFiniteError(int(damaged_rows[0]))
         except NotFiniteError as error:
-            passage = error.row // self._size
-            (docid,) = self._ids(np.array([passage]))
-            folder = self._folder_of(passage)
-            raise InputError(
-                folder,
-                None,
-                f"a score of passage {docid} that is not a finite number",
-                "finite vectors and scores",
-                f"{folder} is damaged, or another tool wrote it so: --verify compares it with its "
-                "checksums; make it again with --overwrite",
-            ) from None
+            raise self._damaged_index(error.row) from None
+        damaged_rows = rows[~np.isfinite(scores) & (rows >= 0)]
+        if len(damaged_rows):
+            raise self._damaged_index(int(damaged_rows[0]))
         return scores, rows
 
-    def _names_of(self, rows: Rows) -> "_Names":
+    def _damaged_index(self, row: int) -> InputError:
+        """Return the error that names the passage of a row without a finite score."""
+        passage = row // self._vectors_per_passage
+        (docid,) = self._ids_of(np.array([passage]))
+        folder = self._folder_of(passage)
+        return InputError(
+            folder,
+            None,
+            f"a score of passage {docid} that is not a finite number",
+            "finite vectors and scores",
+            f"{folder} is damaged, or another tool wrote it so: --verify compares it with its "
+            "checksums; make it again with --overwrite",
+        )
+
+    def _hit_ids_of(self, rows: Rows) -> "_HitIds":
         """Return the ids of the passages of (B, K) rows."""
-        numbers = np.sort(rows[rows >= 0] // self._size)  # quicker than the hashing of np.unique
+        numbers = rows[rows >= 0] // self._vectors_per_passage
+        numbers.sort()  # quicker than the hashing of np.unique
         is_new = np.ones(len(numbers), bool)
         is_new[1:] = numbers[1:] != numbers[:-1]
         distinct_numbers = numbers[is_new]
-        return _Names(distinct_numbers, self._ids(distinct_numbers))
+        return _HitIds(distinct_numbers, self._ids_of(distinct_numbers))
 
     def _scores(self, scores: Scores) -> list[float]:
-        """Return a query's (K,) scores; Lucene's have the digits that Pyserini writes."""
+        """Return a query's (K,) scores; Lucene's are rounded as Pyserini writes them.
+
+        Scores that a run shows as equal are tied then.
+        """
         values: list[float] = scores.tolist()
         if self._engine_order:
             return [round(value, LUCENE_PLACES) for value in values]
@@ -232,9 +244,9 @@ class Searcher:
 
     def _needs_more(self, hits: Hits | RankedWords, last_score: float) -> bool:
         """Return whether passages beyond those fetched may belong to the hits of a query."""
-        kept = self.settings.kept
         if self._engine_order and not self.settings.max_passage:
-            return False
+            return False  # Pyserini fetches no more either
+        kept = self.settings.kept
         if len(hits) < kept:
             return True
         if isinstance(hits, RankedWords):
@@ -247,16 +259,16 @@ class Searcher:
         self, hits_of_queries: Sequence[Hits | RankedWords], exhausted_queries: set[int]
     ) -> None:
         """Count queries with fewer hits than wanted, though an approximate index has more rows."""
-        self.queries += len(hits_of_queries)
+        self._query_count += len(hits_of_queries)
         if self._index.is_exhaustive:
             return
         for query in exhausted_queries:
             if len(hits_of_queries[query]) < self.settings.kept:
-                self.short_queries += 1
+                self._short_query_count += 1
 
 
-class _Names:
-    """The ids of N passages, by their ascending numbers (N,)."""
+class _HitIds:
+    """The ids of the N passages that a batch hits, in the order of their numbers (N,)."""
 
     def __init__(self, numbers: Rows, docids: Sequence[str]) -> None:
         self.numbers = numbers
@@ -264,20 +276,21 @@ class _Names:
 
     @cached_property
     def words(self) -> Words | None:
-        """The words of the ids; None if these have none: see `run_text.id_words`."""
+        """The bytes of the ids as numbers (W, N); None if these cannot hold them, as long ids."""
         return id_words(self.docids)
 
     def positions_of(self, numbers: Rows) -> list[int]:
-        """Return where passages, by their numbers, stand among the ids."""
+        """Return where passages, by their (K,) numbers, stand among `docids`."""
         positions: list[int] = np.searchsorted(self.numbers, numbers).tolist()
         return positions
 
 
 def _first_hits(hits: Hits | RankedWords, count: int) -> Hits | RankedWords:
+    """Return the `count` best hits of a query."""
     return hits.first(count) if isinstance(hits, RankedWords) else hits[:count]
 
 
-def _refuse_queries_not_finite(qids: Sequence[str], queries: NDArray[Any]) -> None:
+def _reject_queries_not_finite(qids: Sequence[str], queries: NDArray[Any]) -> None:
     """Reject (B, D) vectors of which one is not finite, by its query id."""
     if queries.dtype.kind != "f":  # texts
         return

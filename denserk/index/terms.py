@@ -1,9 +1,9 @@
 """How text becomes the terms of a BM25 index, in the language of --language.
 
-English is analysed as by Lucene: Unicode word boundaries (StandardTokenizer), lower case, no
-possessive 's, no stop words, Porter's stems. Other languages have their stop words and stemmer.
-Where no spaces part words, terms are pairs of neighbouring characters, as those of Lucene's
-CJKAnalyzer; words in other scripts stay words.
+English is analysed as by Lucene: words between Unicode's word boundaries (StandardTokenizer), in
+lower case, without possessive 's, except stop words, stemmed by Porter. Other languages have their
+stop words and stemmer. Where no spaces part words, terms are pairs of neighbouring characters, as
+those of Lucene's CJKAnalyzer; words in other scripts stay words.
 """
 
 import re
@@ -19,20 +19,21 @@ from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import UsageError
 from denserk.extras import require
 
-_STOP_WORDS = (
+_LUCENE_STOP_WORDS = (
     "a an and are as at be but by for if in into is it no not of on or such that the their then "
     "there these they this to was will with"
 )
-STOP_WORDS = frozenset(_STOP_WORDS.split())
-# Letters, digits and marks; an apostrophe or stop inside a word, a point or comma inside a number,
-# a quotation mark inside a Hebrew acronym. Chinese characters, hiragana and pictographs are terms
-# of their own.
+STOP_WORDS = frozenset(_LUCENE_STOP_WORDS.split())  # English ones
 _IDEOGRAPH = r"[\p{Han}\p{Hiragana}]"
 _PICTOGRAPH = r"\p{Extended_Pictographic}"
 
 
 def _word(border: str) -> str:
-    """Return the pattern of words, which end where a character of the pattern `border` begins."""
+    """Return the pattern of words, none of which has a character of the pattern `border`.
+
+    A word is of letters, digits and marks, with an apostrophe or stop between letters, a point or
+    comma inside a number, a quotation mark inside a Hebrew acronym.
+    """
     letters = rf"(?:(?!{border})\w)+"
     inside_letters = r"(?<=\p{L})['’＇.:·](?=\p{L})"
     inside_number = r"(?<=\p{N})[.,;'’＇⁄](?=\p{N})"
@@ -40,21 +41,24 @@ def _word(border: str) -> str:
     return f"{letters}(?:(?:{inside_letters}|{inside_number}|{inside_acronym}){letters})*"
 
 
+# Chinese characters, hiragana and pictographs are terms of their own.
 TERM = regex.compile(f"{_IDEOGRAPH}|{_PICTOGRAPH}|{_word(_IDEOGRAPH)}")
-# the same for lower-case ASCII, which is most text: a few times faster, and most of all by `re`
+# The same for lower-case ASCII, which is most text: a few times faster, and `re` is faster than
+# `regex`.
 ASCII_TERM = re.compile(r"\w+(?:(?:(?<=[a-z])['.:](?=[a-z])|(?<=\d)[.,;'](?=\d))\w+)*", re.ASCII)
 POSSESSIVE = regex.compile("['’＇]s$")
-# what makes the measure of a stem, as Porter defines it, more than 0
+# found where the measure of a stem, as Porter defines it, is more than 0
 VOWEL_CONSONANT = regex.compile("(?:[aeiou]|(?<=[^aeiou])y)(?:[^aeiouy]|(?<=[aeiou])y)")
 
 # Letters of scripts without spaces between words, and of Korean, whose words have endings.
-# The sound marks of katakana of half width and the prolonged sound mark are of no script.
+# The sound marks of katakana of half width and the prolonged sound mark are listed one by one, as
+# Unicode has them in no script. Digits of these scripts stay words.
 _UNSPACED = (
     r"(?V1:[\w&&[\p{Han}\p{Hiragana}\p{Katakana}ー\uFF70ﾞﾟ\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}"
     r"\p{Myanmar}]--\p{Nd}])"
 )
 _MARKS = r"[\p{M}ﾞﾟ]*"
-# a run of such letters, or a word
+# A run of such letters, of which bigrams are made, or a word in another script.
 RUN_OR_WORD = regex.compile(
     rf"(?P<run>(?:{_UNSPACED}{_MARKS})+)|(?P<word>{_PICTOGRAPH}|{_word(_UNSPACED)})"
 )
@@ -74,12 +78,12 @@ class Analyzer(Protocol):
         """Return the words of a text, in order."""
 
     def term(self, word: str) -> str:
-        """Return the term of a word; "" for a stop word."""
+        """Return the term of a word; "" for a stop word, and for underscores alone."""
 
 
 def analyzer_of(settings: Bm25Settings) -> Analyzer:
     """Return the analyzer of an index, whose language is not `auto` any more."""
-    if settings.language is None:
+    if settings.language is None:  # English, by the stemmer that --set stemmer names
         return EnglishAnalyzer(settings.stemmer, settings.stopwords)
     language = find_language(settings.language)
     if language is ENGLISH:
@@ -100,7 +104,7 @@ def has_bigrams(settings: Bm25Settings) -> bool:
 
 
 def stop_words_of(language: Language) -> frozenset[str]:
-    """Return the stop words of a language: those of bm25s, which has lists of a few."""
+    """Return the stop words of a language: those of bm25s, which has lists for a few languages."""
     if language.stop_words is None:
         return frozenset()
     lists = require("bm25s.stopwords", "BM25")
@@ -108,7 +112,7 @@ def stop_words_of(language: Language) -> frozenset[str]:
 
 
 class EnglishAnalyzer:
-    """Words as of Lucene's English analysis, by any stemmer of Snowball."""
+    """Terms of Lucene's English analysis, but by any stemmer of Snowball."""
 
     def __init__(self, stemmer: str, stop_words: StopWords) -> None:
         self._stop_words = STOP_WORDS if stop_words is StopWords.LUCENE else frozenset()
@@ -127,14 +131,16 @@ class EnglishAnalyzer:
         return words
 
     def term(self, word: str) -> str:
-        """Return the term of a word; "" for a stop word."""
-        bare = POSSESSIVE.sub("", word)
-        is_stop_word = bare in self._stop_words or not bare.strip("_")
-        return "" if is_stop_word else self._stem(bare)
+        """Return the term of a word; "" for a stop word, and for underscores alone."""
+        without_possessive = POSSESSIVE.sub("", word)
+        has_only_underscores = not without_possessive.strip("_")
+        if has_only_underscores or without_possessive in self._stop_words:
+            return ""
+        return self._stem(without_possessive)
 
 
 class WordAnalyzer:
-    """Words of a language without its stop words, stemmed if there is a stemmer."""
+    """Terms of a language: words except its stop words, stemmed if there is a stemmer."""
 
     def __init__(self, language: Language, stop_words: frozenset[str]) -> None:
         self._lower: Callable[[str], str] = str.lower
@@ -156,11 +162,13 @@ class WordAnalyzer:
         return words
 
     def term(self, word: str) -> str:
-        """Return the term of a word; "" for a stop word."""
+        """Return the term of a word; "" for a stop word, and for underscores alone."""
         # stemmers know elisions (l'eau) by this apostrophe; Hebrew acronyms have either mark
-        bare = word.replace("’", "'").replace("״", '"')
-        is_stop_word = bare in self._stop_words or not bare.strip("_")
-        return "" if is_stop_word else self._stem(bare)
+        with_ascii_marks = word.replace("’", "'").replace("״", '"')
+        has_only_underscores = not with_ascii_marks.strip("_")
+        if has_only_underscores or with_ascii_marks in self._stop_words:
+            return ""
+        return self._stem(with_ascii_marks)
 
 
 class BigramAnalyzer:
@@ -213,7 +221,7 @@ def normalized(text: str) -> str:
 
 
 def lower_turkish(text: str) -> str:
-    """Return a text in lower case, with or without dots on its i.
+    """Return a text in lower case, in which each i keeps or lacks its dot.
 
     >>> lower_turkish("ISI İzmir")
     'ısı izmir'
@@ -227,36 +235,36 @@ def bigrams(run: str) -> Iterable[str]:
     >>> list(bigrams("東京都")), list(bigrams("東"))
     (['東京', '京都'], ['東'])
     """
-    # letters alone are characters; others have vowels or tones that belong to a letter
+    # letters alone are characters; otherwise, vowel and tone marks belong to the letter before them
     characters = run if run.isalpha() else CHARACTER.findall(run)
     if len(characters) == 1:
         return characters
     return map(add, characters, characters[1:])  # add joins two strings
 
 
-class Span(NamedTuple):
-    """A term where it stands in a text, for its display."""
+class TermSpan(NamedTuple):
+    """A term where it stands in a text, so that a text is shown with its terms marked."""
 
     start: int
     end: int
-    term: str  # in the form of the index: equal for equal terms
+    term: str  # in lower case, not stemmed; that of a bigram is normalised too
 
 
-def word_spans(text: str) -> list[Span]:
-    """Return the words of a text.
+def word_spans(text: str) -> list[TermSpan]:
+    """Return the words of a text, stop words too.
 
     >>> word_spans("The Moon")
-    [Span(start=0, end=3, term='the'), Span(start=4, end=8, term='moon')]
+    [TermSpan(start=0, end=3, term='the'), TermSpan(start=4, end=8, term='moon')]
     """
     matches = TERM.finditer(text)
-    return [Span(match.start(), match.end(), match.group().lower()) for match in matches]
+    return [TermSpan(match.start(), match.end(), match.group().lower()) for match in matches]
 
 
-def bigram_spans(text: str) -> list[Span]:
+def bigram_spans(text: str) -> list[TermSpan]:
     """Return the bigrams of a text, and the words in other scripts.
 
     >>> bigram_spans("ﾃﾞｰﾀ")
-    [Span(start=0, end=3, term='デー'), Span(start=2, end=4, term='ータ')]
+    [TermSpan(start=0, end=3, term='デー'), TermSpan(start=2, end=4, term='ータ')]
     """
     spans = []
     for match in RUN_OR_WORD.finditer(text):
@@ -267,20 +275,21 @@ def bigram_spans(text: str) -> list[Span]:
         if len(starts) == 1:
             spans.append(_span(text, *match.span()))
             continue
-        # a bigram ends where the character after its second one starts
+        # A bigram ends where the character after its second one starts. The last character begins
+        # none.
         ends = [*starts[2:], match.end()]
-        for start, end in zip(starts, ends, strict=False):
+        for start, end in zip(starts[:-1], ends, strict=True):
             spans.append(_span(text, start, end))
     return spans
 
 
-def _span(text: str, start: int, end: int) -> Span:
-    """Return the term between two offsets in a text, in the form of an index."""
-    return Span(start, end, normalized(text[start:end]).lower())
+def _span(text: str, start: int, end: int) -> TermSpan:
+    """Return the term between two offsets in a text, normalised and in lower case."""
+    return TermSpan(start, end, normalized(text[start:end]).lower())
 
 
 def _stemmer_of(language: Language) -> Callable[[str], str]:
-    """Return the stemmer of a language; words stay as they are where there is none."""
+    """Return the stemmer of a language; words stay as they are where it has none."""
     name = language.stemmer
     if name != "none" and name not in require("Stemmer", "BM25").algorithms():
         message = f"--language {language.name}: this version of PyStemmer has no such stemmer"
@@ -304,18 +313,18 @@ def _stemmer(name: str) -> Callable[[str], str]:
     if name not in snowball.algorithms():
         hint = f"one of none, {', '.join(sorted(snowball.algorithms()))}"
         raise UsageError(f"--set stemmer={name}: no such stemmer", hint)
-    published: Callable[[str], str] = snowball.Stemmer(name).stemWord
+    snowball_stem: Callable[[str], str] = snowball.Stemmer(name).stemWord
     if name != "porter":
-        return published
+        return snowball_stem
 
-    def stem(word: str) -> str:
+    def porter_stem(word: str) -> str:
         if len(word) <= 2:
             return word
-        stemmed = published(word)
-        if stemmed.endswith("bli") and VOWEL_CONSONANT.search(stemmed[:-3]):
-            return published(f"{stemmed[:-1]}e")
-        if stemmed.endswith("logi") and VOWEL_CONSONANT.search(stemmed[:-4]):
-            return stemmed[:-1]
-        return stemmed
+        stem = snowball_stem(word)
+        if stem.endswith("bli") and VOWEL_CONSONANT.search(stem[:-3]):
+            return snowball_stem(f"{stem[:-1]}e")  # with the steps behind 2, which shorten "ble"
+        if stem.endswith("logi") and VOWEL_CONSONANT.search(stem[:-4]):
+            return stem[:-1]
+        return stem
 
-    return stem
+    return porter_stem

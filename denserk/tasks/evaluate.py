@@ -72,7 +72,7 @@ def read_runs(
 ) -> Iterator[NamedRun]:
     """Read runs, each a name with a file or hits; memory holds the hits that the measures need."""
     keep = _needed_hits(grades, settings)
-    reads_tags = _parsed_measures(settings).run_id
+    reads_tags = _parsed_measures(settings).has_run_id
     for name, source in sources:
         if isinstance(source, str):
             tag = read_run_tag(source) if reads_tags else None
@@ -110,7 +110,7 @@ def evaluate_runs(
         qrels=judgments.qrels,
         source=judgments.source,
     )
-    reports_tags = _parsed_measures(settings).run_id
+    reports_tags = _parsed_measures(settings).has_run_id
     results = []
     for run in runs:
         result = evaluator.evaluate(run.name, run.hits, run.ties)
