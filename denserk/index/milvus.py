@@ -6,7 +6,7 @@ A collection has one row per vector:
     passage   VARCHAR, the passage's id
     vector    FLOAT_VECTOR
 
-The manifest is a property of the collection, and so is the number of rows that are surely there.
+The manifest is a property of the collection, and so is the number of rows that are surely written.
 Rows are written by upsert under their numbers: a row sent twice, by a retry or by --resume, is one.
 """
 
@@ -32,18 +32,19 @@ PASSAGE = "passage"
 VECTOR = "vector"
 # properties of a collection
 MANIFEST = "denserk.manifest"
-ROWS = "denserk.rows"
+ROWS = "denserk.rows"  # a number: the rows that are surely written
 ID_BYTES = 1024  # bytes of a passage's id at most
 LIMIT = 16_384  # hits of a query that Milvus returns at most
 HITS_AT_ONCE = 400_000  # per request: Milvus sends no answer of more than 64 MB by default
 BATCH_BYTES = 8 << 20  # bytes of vectors per request
-KEPT_EVERY = 8  # batches between two updates of the number of rows that are surely there
+KEPT_EVERY = 8  # batches between two updates of the property ROWS
 TIMEOUT = 60.0  # seconds that a request may take, pymilvus' own retries included
 PAUSE = 0.5  # seconds between two looks at work that the server does in the background
 EXHAUSTIVE = ("FLAT", "GPU_BRUTE_FORCE", "BRUTE_FORCE")  # types that compare every row
 PARAMETERS = {"--ef-search": "ef", "--nprobe": "nprobe"}  # Milvus's names of options
 DEFAULT_EF = 64
 DEFAULT_LISTS = 128  # of Milvus, where an index is made without nlist
+SEARCHED_SHARE = 16  # one of so many lists is searched by default, as by faiss_index.py
 
 
 class Collection:
@@ -56,11 +57,11 @@ class Collection:
         self._name = settings.collection
         self.place = settings.place
         self._embedded = settings.is_embedded
-        # names in the manifest are relative to the folder of the local file; a server has none
+        # names in the manifest are relative to the folder of the local file; a server has no folder
         self._file = settings.uri if self._embedded else None
         self._folder = Path(settings.uri).parent if self._embedded else None
         self._library = require("pymilvus", "--engine milvus")
-        # both would print what is raised here as one line
+        # their loggers would print, in many lines, the errors that are raised here in one
         for name in ("pymilvus", "milvus_lite"):
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         if self._embedded:
@@ -73,25 +74,26 @@ class Collection:
         message = f"{self.place} cannot be reached"
         if self._embedded:
             message = f"{self.place} cannot be opened (does another process have it open?)"
+        timeout = TIMEOUT / 6  # an address without a server is reported sooner than a slow request
         with self._errors(message):
             return self._library.MilvusClient(
-                uri, token=os.environ.get(TOKEN, ""), timeout=TIMEOUT / 6, dedicated=True
+                uri, token=os.environ.get(TOKEN, ""), timeout=timeout, dedicated=True
             )
 
     @contextmanager
     def _errors(self, message: str) -> Iterator[None]:
-        """Turn errors of pymilvus into one of denserk: the message, and why, in one line."""
+        """Turn an error of pymilvus into a ServerError: the message, and the error's first line."""
         grpc = require("grpc", "--engine milvus")
         try:
             yield
         except (self._library.MilvusException, grpc.RpcError, grpc.FutureTimeoutError) as error:
-            text = getattr(error, "message", "") or str(error) or type(error).__name__
-            first_line = text.split("\n")[0]
+            reason = getattr(error, "message", "") or str(error) or type(error).__name__
+            first_line = reason.split("\n")[0]
             raise ServerError(f"{message}: {_without_token(first_line[:300])}") from None
 
     def call(self, method: str, *arguments: Any, **options: Any) -> Any:
-        """Send a request about the collection."""
-        # an embedded server is in this process: it cannot be away, only at work
+        """Send a request about the collection: call a method of the client, with its name first."""
+        # a local file is served in this process: a request that takes long is still at work
         options.setdefault("timeout", None if self._embedded else TIMEOUT)
         with self._errors(f"{self.place} failed at {method}"):
             return getattr(self._client, method)(self._name, *arguments, **options)
@@ -115,13 +117,13 @@ class Collection:
         index.add_index(VECTOR, settings.milvus_index, VECTOR, metric_type="IP", params=parameters)
         try:
             self.call("create_index", index)
-            self.call("release_collection")  # indexed when it is loaded
+            self.call("release_collection")  # it is loaded once its rows are written and indexed
         except ServerError:
             self.call("drop_collection")
             raise
 
     def read_property(self, name: str) -> str | None:
-        """Return a property of the collection."""
+        """Return a property of the collection; None if it does not have it."""
         properties = self.call("describe_collection").get("properties") or {}
         value: str | None = properties.get(name)
         return value
@@ -143,6 +145,7 @@ class Collection:
         self.set_property(MANIFEST, self._encoded(manifest))
 
     def _encoded(self, manifest: Manifest) -> str:
+        """Return the manifest as JSON, for a property."""
         return encoded(manifest, self._folder).decode()
 
     def write(self, first: int, ids: Sequence[str], vectors: Vectors) -> None:
@@ -153,7 +156,10 @@ class Collection:
         self.call("upsert", rows)
 
     def settle(self) -> None:
-        """Wait until the server has sealed what was written, indexed it and loaded it."""
+        """Wait until the server has sealed what was written, indexed it and loaded it.
+
+        This takes as long as it takes: requests have no timeout.
+        """
         self.call("flush", timeout=None)
         while self._is_indexing():
             time.sleep(PAUSE)
@@ -175,9 +181,9 @@ class Collection:
 
 
 def _prepare_file(uri: str, *, create: bool) -> None:
-    """Check a local file of milvus-lite, which is a folder; `create` allows that it is not there.
+    """Check a local file of milvus-lite, which is a folder, and create its parent folder.
 
-    The folder in which it is is created.
+    With `create`, the file need not exist.
     """
     require("milvus_lite", f"the local file {uri}")
     path = Path(uri)
@@ -190,7 +196,7 @@ def _prepare_file(uri: str, *, create: bool) -> None:
 
 
 def _without_token(text: str) -> str:
-    """Return a text without the token, NAME:PASSWORD or a key, and without its password."""
+    """Return a text without the secrets of the token, which is NAME:PASSWORD or a key."""
     token = os.environ.get(TOKEN, "")
     _, _, password = token.partition(":")
     for secret in (token, password):
@@ -202,8 +208,8 @@ def _without_token(text: str) -> str:
 class MilvusIndex(Collection):
     """An open collection.
 
-    Milvus returns at most 16,384 rows for a query. Passages with m vectors are grouped by denserk:
-    the best m * K rows hold the best vector of each of the K best passages.
+    Milvus returns at most LIMIT rows for a query. Rows of passages with m vectors are joined by
+    `Searcher`: the best m * K rows hold the best vector of each of the K best passages.
     """
 
     def __init__(self, collection: CollectionSettings, settings: SearchSettings) -> None:
@@ -213,7 +219,7 @@ class MilvusIndex(Collection):
                 hint = "denserk index --engine milvus makes it"
                 raise UsageError(f"there is no {self.place}", hint)
             self.manifest = self._read_finished_manifest()
-            self.size = vectors_per_passage(self.manifest)
+            self.vectors_per_passage = vectors_per_passage(self.manifest)
             self._require_depth(settings.hits)
             self._parameters = self._parameters_of(settings) | collection.parameters
             self.is_exhaustive = self._index_type in EXHAUSTIVE
@@ -226,7 +232,7 @@ class MilvusIndex(Collection):
         self._ids: dict[int, str] = {}  # of the passages of the last search
 
     def _read_finished_manifest(self) -> Manifest:
-        """Return the manifest of a collection that is loaded."""
+        """Return the manifest; raise a MismatchError if not all rows were written."""
         manifest = self.read_manifest()
         if manifest.kind is not Kind.INDEX or not manifest.complete:
             message = f"{self.place} is unfinished: the command that loads it was interrupted"
@@ -235,9 +241,10 @@ class MilvusIndex(Collection):
 
     def _require_depth(self, hits: int) -> None:
         """Raise a UsageError for more hits than Milvus returns."""
-        if hits * self.size > LIMIT:
-            message = f"--hits {hits} x {self.size}: Milvus returns at most {LIMIT:,} rows"
-            hint = f"--hits {LIMIT // self.size} or less, or a faiss index (denserk index)"
+        size = self.vectors_per_passage
+        if hits * size > LIMIT:
+            message = f"--hits {hits} x {size}: Milvus returns at most {LIMIT:,} rows"
+            hint = f"--hits {LIMIT // size} or less, or a faiss index (denserk index)"
             raise UsageError(message, hint)
 
     @property
@@ -257,7 +264,7 @@ class MilvusIndex(Collection):
         elif "IVF" in self._index_type or self._index_type == "SCANN":
             index_parameters = self.manifest.settings.get("milvus_params") or {}
             lists = int(index_parameters.get("nlist", DEFAULT_LISTS))
-            parameters["nprobe"] = max(1, lists // 16)
+            parameters["nprobe"] = max(1, lists // SEARCHED_SHARE)
         for option, value in settings.index_options.items():
             name = PARAMETERS.get(option)
             if name not in parameters:
@@ -271,23 +278,24 @@ class MilvusIndex(Collection):
     @property
     def breadth(self) -> tuple[str, ...]:
         """The options that make a search find more, with their values."""
-        options = {name: option for option, name in PARAMETERS.items()}
-        return tuple(
-            f"{options[name]} (now {value})"
-            for name, value in self._parameters.items()
-            if name in options
-        )
+        option_by_name = {name: option for option, name in PARAMETERS.items()}
+        options = []
+        for name, value in self._parameters.items():
+            if name in option_by_name:
+                options.append(f"{option_by_name[name]} (now {value})")
+        return tuple(options)
 
     def names(self, passages: Rows) -> list[str]:
         """Return the ids of (K,) passages of the last search."""
         return [self._ids[passage] for passage in passages.tolist()]
 
     def search(self, queries: Vectors, depth: int) -> tuple[Scores, Rows]:
-        """Return (B, K) scores and rows, at most 16,384 of them; fewer are padded."""
+        """Return (B, K) scores and rows; beyond the LIMIT of Milvus, and its rows, padding."""
         limit = min(depth, LIMIT, max(self._count, 1))
         parameters = dict(self._parameters)
         ef = parameters.get("ef")
-        if isinstance(ef, int):  # Milvus rejects a search that is deeper than it is broad
+        # Milvus rejects more hits than `ef`, and also a text that --set milvus-params sets it to
+        if isinstance(ef, int):
             parameters["ef"] = max(ef, limit)
         scores, rows = padding(len(queries), depth)
         self._ids.clear()
@@ -304,10 +312,10 @@ class MilvusIndex(Collection):
             for query, hits in enumerate(answers, start=first):
                 if self.is_exhaustive and len(hits) < limit:
                     raise self._damaged(len(hits), limit)
-                scores[query, : len(hits)] = hits.distances
+                scores[query, : len(hits)] = hits.distances  # inner products, by metric "IP"
                 rows[query, : len(hits)] = hits.ids
                 for row, hit in zip(hits.ids, hits, strict=True):
-                    self._ids[int(row) // self.size] = hit["entity"][PASSAGE]
+                    self._ids[int(row) // self.vectors_per_passage] = hit["entity"][PASSAGE]
         return in_order(scores, rows)
 
     def _damaged(self, count: int, limit: int) -> ServerError:

@@ -147,7 +147,7 @@ def open_collection(index: MilvusIndex) -> OpenedIndex:
         index,
         index.names,
         (index.manifest,),
-        vectors_per_passage=index.size,
+        vectors_per_passage=index.vectors_per_passage,
     )
 
 
