@@ -22,7 +22,7 @@ class QueryRow(NamedTuple):
     qid: str
     values: list[float]  # of the runs, in their order; NaN where a run has none
     difference: float  # from the reference run: the one that is farthest from 0, or NaN
-    relevant: int | None  # number of relevant passages; None if it is not known
+    relevant: int | None  # the number of relevant passages; None if it is not known
 
     @property
     def is_of_one_run(self) -> bool:
@@ -32,8 +32,10 @@ class QueryRow(NamedTuple):
     @property
     def fails(self) -> bool:
         """Whether no run finds anything, although there is something to be found."""
-        values = [value for value in self.values if not math.isnan(value)]
-        return self.relevant != 0 and bool(values) and not any(values)
+        if self.relevant == 0:
+            return False
+        known_values = [value for value in self.values if not math.isnan(value)]
+        return len(known_values) > 0 and not any(known_values)
 
 
 class Group(NamedTuple):
@@ -41,7 +43,7 @@ class Group(NamedTuple):
 
     id: str
     title: str
-    note: str
+    note: str  # "" or sentences below the title
     rows: Sequence[QueryRow]
 
 
@@ -107,7 +109,11 @@ def query_rows(
     reference: int,
     relevant_counts: Mapping[str, int] | None,
 ) -> list[QueryRow]:
-    """Return all queries, the largest difference first; of one run, the lowest value first."""
+    """Return all queries, the largest difference first; of one run, the lowest value first.
+
+    `reference` is the position of the run that others are compared with. `relevant_counts` are the
+    numbers of relevant passages by query, if they are known.
+    """
     rows = []
     for qid in result.queries:
         values = [run.per_query[measure].get(qid, math.nan) for run in result.runs]
@@ -120,11 +126,14 @@ def query_rows(
 def _largest_difference_first(row: QueryRow) -> tuple[bool, float]:
     """Order queries by difference; of one run, by value; queries without either are last."""
     key = row.values[0] if row.is_of_one_run else -abs(row.difference)
-    return math.isnan(key), key
+    is_unknown = math.isnan(key)
+    return is_unknown, key
 
 
 def _largest_difference(values: Sequence[float], reference: int) -> float:
-    """Return the difference from the value at `reference` that is farthest from 0, or NaN.
+    """Return the difference from the value at `reference` that is farthest from 0.
+
+    It is NaN for one run, and where no difference is known.
 
     >>> _largest_difference([0.5, 0.25, 0.5], 0)
     -0.25
@@ -138,16 +147,18 @@ def _largest_difference(values: Sequence[float], reference: int) -> float:
 
 
 def check_query_ids(qids: Sequence[str], result: EvaluationResult) -> None:
-    """Raise a UsageError for queries that are to be shown but are not judged."""
+    """Raise a UsageError for queries of --set report-ids that are not judged."""
     judged_qids = set(result.queries)
     unjudged_qids = [qid for qid in qids if qid not in judged_qids]
     if not unjudged_qids:
         return
-    queries = "query" if len(unjudged_qids) == 1 else "queries"
-    message = f"--set report-ids: the judgments have no {queries} {first_names(unjudged_qids)}"
-    runs = [run.name for run in result.runs if set(unjudged_qids).intersection(run.unjudged)]
-    if runs:
-        message += f", although there are hits in {', '.join(runs)}"
+    noun = "query" if len(unjudged_qids) == 1 else "queries"
+    message = f"--set report-ids: the judgments have no {noun} {first_names(unjudged_qids)}"
+    runs_with_hits = [
+        run.name for run in result.runs if set(unjudged_qids).intersection(run.unjudged)
+    ]
+    if runs_with_hits:
+        message += f", although there are hits in {', '.join(runs_with_hits)}"
     similar_qids: dict[str, None] = {}  # a set in order
     for qid in unjudged_qids:
         similar_qids |= dict.fromkeys(near_names(qid, result.queries))
@@ -163,10 +174,12 @@ def groups_in_detail(
     """Return the queries that are shown in detail, each in the first group that it belongs to.
 
     These are the ones named by `qids`, `count` of those on which every run fails, and `count` of
-    those with the largest differences, or of one run with the lowest values.
+    those with the largest differences, or of one run with the lowest values. `rows` are those of
+    `query_rows`, in their order.
     """
     row_by_qid = {row.qid: row for row in rows}
-    selected_rows = [row_by_qid[qid] for qid in dict.fromkeys(qids)]
+    distinct_qids = dict.fromkeys(qids)
+    selected_rows = [row_by_qid[qid] for qid in distinct_qids]
     failing_rows = []
     differing_rows = []
     for row in rows:
@@ -193,7 +206,7 @@ def _most_relevant_first(row: QueryRow) -> tuple[int, str]:
 
 
 def _is_notable(row: QueryRow) -> bool:
-    """Return whether runs differ, or whether the only run has a value."""
+    """Return whether runs differ, or whether the only run has a value and something to find."""
     if row.is_of_one_run:
         return not math.isnan(row.values[0]) and row.relevant != 0
     return not math.isnan(row.difference) and row.difference != 0
@@ -202,7 +215,7 @@ def _is_notable(row: QueryRow) -> bool:
 def _failing_group(
     rows: Sequence[QueryRow], count: int, measure: str, all_rows: Sequence[QueryRow]
 ) -> Group:
-    """Return the first `count` queries on which every run fails.
+    """Return the first `count` of the `rows`, queries on which every run fails.
 
     The note counts the failing ones among all queries, also those that are shown above.
     """
@@ -224,7 +237,7 @@ def _failing_group(
 
 
 def _differing_group(rows: Sequence[QueryRow], count: int, measure: str) -> Group:
-    """Return the first `count` queries, by difference between runs or by the value of one run."""
+    """Return the first `count` of the `rows`, by difference or by the value of the only run."""
     shown_rows = rows[:count]
     if rows[0].is_of_one_run:
         title = "Queries with the lowest values"
@@ -240,7 +253,10 @@ def _differing_group(rows: Sequence[QueryRow], count: int, measure: str) -> Grou
 def hit_list(
     hits: Mapping[str, float], grades: Mapping[str, int], level: int, count: int
 ) -> HitList:
-    """Return the first `count` hits of a query, in their order, and the ranks of relevant ones."""
+    """Return the first `count` hits of a query, and the ranks of all relevant ones.
+
+    `hits` are scores by passage id, the best first; `level` is the lowest relevant grade.
+    """
     shown = []
     for docid, score in islice(hits.items(), count):
         shown.append(ShownHit(docid, score, grades.get(docid)))
@@ -276,7 +292,7 @@ def missed_passages(
 def _ranks_of(
     docid: str, hit_lists: Mapping[str, HitList], cutoff: int | None
 ) -> Iterator[RunRank]:
-    """Yield where each run has a passage."""
+    """Yield where each run has a relevant passage."""
     for run, hits in hit_lists.items():
         rank = hits.relevant_ranks.get(docid)
         is_missed = rank is None or (cutoff is not None and rank > cutoff)
@@ -284,7 +300,7 @@ def _ranks_of(
 
 
 def _worst_first(passage: MissedPassage) -> tuple[int, int]:
-    """Order passages by grade and by the number of runs that miss them."""
+    """Order passages by grade, the highest first, then by how many runs miss them, most first."""
     missing_runs = sum(rank.is_missed for rank in passage.ranks)
     return -passage.grade, -missing_runs
 

@@ -39,7 +39,6 @@ HITS_AT_ONCE = 400_000  # per request: Milvus sends no answer of more than 64 MB
 BATCH_BYTES = 8 << 20  # bytes of vectors per request
 KEPT_EVERY = 8  # batches between two updates of the property ROWS
 TIMEOUT = 60.0  # seconds that a request may take, pymilvus' own retries included
-CONNECTIONS_PER_TIMEOUT = 6  # an address without a server is to be reported sooner
 PAUSE = 0.5  # seconds between two looks at work that the server does in the background
 EXHAUSTIVE = ("FLAT", "GPU_BRUTE_FORCE", "BRUTE_FORCE")  # types that compare every row
 PARAMETERS = {"--ef-search": "ef", "--nprobe": "nprobe"}  # Milvus's names of options
@@ -75,7 +74,7 @@ class Collection:
         message = f"{self.place} cannot be reached"
         if self._embedded:
             message = f"{self.place} cannot be opened (does another process have it open?)"
-        timeout = TIMEOUT / CONNECTIONS_PER_TIMEOUT
+        timeout = TIMEOUT / 6  # an address without a server is reported sooner than a slow request
         with self._errors(message):
             return self._library.MilvusClient(
                 uri, token=os.environ.get(TOKEN, ""), timeout=timeout, dedicated=True
@@ -83,7 +82,7 @@ class Collection:
 
     @contextmanager
     def _errors(self, message: str) -> Iterator[None]:
-        """Turn an error of pymilvus into a ServerError: the message, and its first line as reason."""
+        """Turn an error of pymilvus into a ServerError: the message, and the error's first line."""
         grpc = require("grpc", "--engine milvus")
         try:
             yield
@@ -242,11 +241,10 @@ class MilvusIndex(Collection):
 
     def _require_depth(self, hits: int) -> None:
         """Raise a UsageError for more hits than Milvus returns."""
-        if hits * self.vectors_per_passage > LIMIT:
-            message = (
-                f"--hits {hits} x {self.vectors_per_passage}: Milvus returns at most {LIMIT:,} rows"
-            )
-            hint = f"--hits {LIMIT // self.vectors_per_passage} or less, or a faiss index (denserk index)"
+        size = self.vectors_per_passage
+        if hits * size > LIMIT:
+            message = f"--hits {hits} x {size}: Milvus returns at most {LIMIT:,} rows"
+            hint = f"--hits {LIMIT // size} or less, or a faiss index (denserk index)"
             raise UsageError(message, hint)
 
     @property
@@ -296,7 +294,7 @@ class MilvusIndex(Collection):
         limit = min(depth, LIMIT, max(self._count, 1))
         parameters = dict(self._parameters)
         ef = parameters.get("ef")
-        # Milvus rejects a search for more hits than `ef`; --set milvus-params may set it to no number
+        # Milvus rejects more hits than `ef`, and also a text that --set milvus-params sets it to
         if isinstance(ef, int):
             parameters["ef"] = max(ef, limit)
         scores, rows = padding(len(queries), depth)

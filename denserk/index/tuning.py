@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 DEPTH = 10  # hits of a query that are compared
 QUERIES = 1000  # queries that choose the type, and as many others that tune the index
 SAMPLE = 50_000  # vectors that candidates are built from
-CANDIDATES = (
+CANDIDATES = (  # faiss factory strings; `create_index` sets the number of lists
     "Flat",
     "SQfp16",
     "SQ8",
@@ -48,7 +48,7 @@ CANDIDATES = (
     "HNSW32,Flat",
     "HNSW32,SQ8",
 )
-# part of a factory string: its search parameter, and the value from which it is raised
+# component of a factory string -> its search parameter, and the value from which that is raised
 PARAMETERS = {"IVF": ("nprobe", 1), "HNSW": ("ef_search", 16), "Refine": ("k_factor", 1)}
 HEADER = ("index", "search", "bytes per vector", "total", "ms/query", "recall@10", "95% interval")
 # takes the header and the rows of a table
@@ -56,11 +56,11 @@ ShowTable = Callable[[Sequence[str], Sequence[Sequence[str]]], None]
 
 
 class Point(NamedTuple):
-    """An index type and its bytes; search parameters, and the recall and speed that they reach."""
+    """An index type with search parameters, and the recall and speed that they reach."""
 
     factory: str
-    size: int
-    search: Mapping[str, Any]
+    size: int  # bytes of the index with all vectors
+    search: Mapping[str, Any]  # search parameters by name
     recall: float = 0
     low: float = 0  # of the 95% interval of the recall
     high: float = 1
@@ -92,19 +92,22 @@ def mean_recall(shares: NDArray[np.float64]) -> Recall:
     """Return the mean of (Q,) recalls, one for each query, and Wilson's 95% interval of it.
 
     The hits of a query depend on one another; they count as mean (1 - mean) Q / variance trials
-    (Korn and Graubard, 1998), which are at least Q and at most all hits.
+    (Korn and Graubard, 1998), which are at least Q and at most all hits. They are all hits where
+    the recalls of all queries are equal.
     """
     count = len(shares)
     mean = float(shares.mean())
+    # not 0, so that equal recalls divide by a small number, and count as many trials
     variance = float(shares.var(ddof=1)) or 1e-9
-    effective_count = (mean * (1 - mean) or 1) * count / variance
+    variance_of_hit = mean * (1 - mean) or 1
+    effective_count = variance_of_hit * count / variance
     trials = min(max(int(effective_count), count), count * DEPTH)
     low, high = binomtest(round(trials * mean), trials).proportion_ci(method="wilson")
     return Recall(mean, float(low), float(high))
 
 
-class Judge:
-    """Compares indexes of (N, D) vectors with exact search for (Q, D) queries."""
+class RecallMeter:
+    """Measures the recall of indexes of (N, D) vectors by exact search for (Q, D) queries."""
 
     def __init__(self, vectors: Vectors, queries: Vectors, settings: IndexSettings) -> None:
         torch.set_num_threads(settings.threads or torch.get_num_threads())
@@ -112,10 +115,10 @@ class Judge:
         self.settings = settings
         self._queries = queries
         self._flat = ExactIndex(vectors, settings.similarity, bfloat16=processor.has_bfloat16())
-        _, self._exact = self._flat.search(queries, DEPTH)
+        _, self._exact_rows = self._flat.search(queries, DEPTH)
 
-    def _measured(self, path: Path, point: Point, **changed_parameters: int) -> Point:
-        """Return the recall and the speed of an index with some search parameters."""
+    def _measure(self, path: Path, point: Point, **changed_parameters: int) -> Point:
+        """Return the recall and the speed of an index, some of its search parameters changed."""
         search = {**point.search, **changed_parameters}
         index: SearchableIndex = self._flat
         if point.factory != "Flat":
@@ -126,7 +129,7 @@ class Judge:
         milliseconds = 1000 * (time.perf_counter() - started) / len(rows)
         recall = Recall(1.0, 1.0, 1.0)
         if index is not self._flat:
-            recall = mean_recall(recalls(rows, self._exact))
+            recall = mean_recall(recalls(rows, self._exact_rows))
         return Point(
             point.factory,
             point.size,
@@ -137,54 +140,68 @@ class Judge:
             milliseconds=milliseconds,
         )
 
-    def tuned(self, path: Path, point: Point) -> Point:
-        """Raise the search parameter that helps most, until the target is reached or none helps."""
+    def tune(self, path: Path, point: Point) -> Point:
+        """Raise the search parameter that helps most, until the target is reached or none helps.
+
+        A parameter is raised by half of its value. The target is reached by the lower end of the
+        interval.
+        """
         target = self.settings.target_recall or 1
-        best = self._measured(path, point)
+        best = self._measure(path, point)
         previous_recall = -1.0
         while previous_recall < best.recall and best.low < target:
             previous_recall = best.recall
             current = best
             for name, value in current.search.items():
                 raised_value = value + (value + 1) // 2
-                raised = self._measured(path, current, **{name: raised_value})
+                raised = self._measure(path, current, **{name: raised_value})
                 if raised.recall > best.recall:
                     best = raised
         return best
 
 
-def measure_types(judge: Judge, path: Path, count: int) -> Iterator[Point]:
-    """Build the types that fit from the judge's sample of `count` vectors, and tune them."""
-    settings = judge.settings
+def measure_types(meter: RecallMeter, path: Path, count: int) -> Iterator[Point]:
+    """Build the types that fit from the meter's vectors, a sample of `count`, and tune them.
+
+    Yields each with the speed that is to be expected with all `count` vectors. `path` is that of
+    the index that is built last.
+    """
+    settings = meter.settings
     factories = [settings.factory] if settings.factory else CANDIDATES
     with track("comparing index types", len(factories), "types") as progress:
         for factory in factories:
             progress.advance()
             try:
-                point = _build_sample(judge, path, count, replace(settings, factory=factory))
+                point = _build_sample(
+                    meter.vectors, path, count, replace(settings, factory=factory)
+                )
             except UsageError as error:
                 logger.info(f"{factory} is left out: {error}")
                 continue
-            tuned = judge.tuned(path, point)
-            growth = _growth(factory, len(judge.vectors), count)
+            tuned = meter.tune(path, point)
+            growth = _growth(factory, len(meter.vectors), count)
             yield tuned._replace(milliseconds=tuned.milliseconds * growth)
 
 
-def _build_sample(judge: Judge, path: Path, count: int, settings: IndexSettings) -> Point:
-    """Build a type from the sample; raise a UsageError if it would not fit with all vectors."""
-    sample_size, dimension = judge.vectors.shape
+def _build_sample(sample: Vectors, path: Path, count: int, settings: IndexSettings) -> Point:
+    """Build the type of the settings from a sample of `count` vectors.
+
+    Raises a UsageError if faiss rejects it, or if it would not fit with all vectors.
+    """
+    sample_size, dimension = sample.shape
     search = {}
     for component, (parameter, start) in PARAMETERS.items():
         if component in (settings.factory or ""):
             search[parameter] = start
+    # the string has as many lists as the index of all vectors
     factory, whole_index = faiss_build.create_index(count, dimension, settings)
     size = faiss_library.stored_bytes(whole_index, count)
     if settings.max_bytes and size > settings.max_bytes:
         raise UsageError(f"it takes {decimal(size)}")
     _, sample_index = faiss_build.create_index(sample_size, dimension, settings)
     with faiss_library.faiss_errors(UsageError):
-        sample_index.train(judge.vectors)
-        sample_index.add(judge.vectors)
+        sample_index.train(sample)
+        sample_index.add(sample)
     faiss_files.write_index(sample_index, path)
     return Point(factory, size, search)
 
@@ -212,7 +229,8 @@ def build_for_recall(
     """Build an index of (N, D) vectors beside their flat file; return what its manifest records.
 
     Of the types that reach the target with the (Q, D) queries, the smallest is built; with
-    --max-bytes, the fastest that fits. `show_types` is called with what was compared.
+    --max-bytes, the fastest that fits. `stored` is the flat file, which becomes the index or is
+    deleted. `show_types` is called with the table of the types that were compared.
     """
     _require_queries(queries, vectors.shape[1])
     count = len(vectors)
@@ -220,36 +238,40 @@ def build_for_recall(
     path = stored.with_name(INDEX)
     generator = np.random.default_rng(settings.seed)
     # one half of the queries chooses the type, the other one tunes the index
-    choosing, tuning = np.array_split(generator.permutation(queries)[: 2 * QUERIES], 2)
-    rows = np.sort(generator.choice(count, min(SAMPLE, count), replace=False))
-    logger.info(f"index types: {len(rows):,} of {count:,} vectors, {len(choosing):,} queries")
-    points = list(measure_types(Judge(vectors[rows], choosing, settings), path, count))
+    shuffled_queries = generator.permutation(queries)
+    choosing_queries, tuning_queries = np.array_split(shuffled_queries[: 2 * QUERIES], 2)
+    sample_rows = np.sort(generator.choice(count, min(SAMPLE, count), replace=False))
+    logger.info(
+        f"index types: {len(sample_rows):,} of {count:,} vectors, {len(choosing_queries):,} queries"
+    )
+    sample_meter = RecallMeter(vectors[sample_rows], choosing_queries, settings)
+    points = list(measure_types(sample_meter, path, count))
     points.sort(key=lambda point: _preference(point, settings))
     if show_types is not None:
         show_types(HEADER, [point.cells(count) for point in points])
 
-    judge = None  # of all vectors; it computes what exact search finds once
+    meter = None  # of all vectors, for all types: it searches exactly when it is made
     for point in points:
         if point.low < target:
             continue
         _build_whole(vectors, stored, settings, point)
-        with track(f"tuning {point.factory}", len(tuning), "queries"):
-            if judge is None:
-                judge = Judge(vectors, tuning, settings)
-            reached = judge.tuned(path, point)
-        _log_point(reached, count)
-        if reached.low >= target:
+        with track(f"tuning {point.factory}", len(tuning_queries), "queries"):
+            if meter is None:
+                meter = RecallMeter(vectors, tuning_queries, settings)
+            tuned = meter.tune(path, point)
+        _log_point(tuned, count)
+        if tuned.low >= target:
             stored.unlink(missing_ok=True)  # a flat index is this file, renamed
             return {
                 "factory": point.factory,
-                "recall": reached.recall,
-                "search": reached.search,
-                "interval": (reached.low, reached.high),
-                "queries": len(tuning),
-                "sample": len(rows),
+                "recall": tuned.recall,
+                "search": tuned.search,
+                "interval": (tuned.low, tuned.high),
+                "queries": len(tuning_queries),
+                "sample": len(sample_rows),
             }
         logger.warning(f"{point.factory} does not reach recall {target:g} with all vectors")
-    raise _no_type(points, target)
+    raise _target_not_reached(points, target)
 
 
 def _require_queries(queries: Vectors, dimension: int) -> None:
@@ -263,7 +285,7 @@ def _require_queries(queries: Vectors, dimension: int) -> None:
 
 
 def _log_point(point: Point, count: int) -> None:
-    """Log the row of a table, with the names of its columns."""
+    """Log the cells of a point that are not empty, with the names of their columns."""
     named_cells = zip(HEADER, point.cells(count), strict=True)
     logger.info(", ".join(f"{name} {cell}" for name, cell in named_cells if cell))
 
@@ -271,7 +293,8 @@ def _log_point(point: Point, count: int) -> None:
 def _preference(point: Point, settings: IndexSettings) -> tuple[bool, float]:
     """Return what points are sorted by: those that reach the target first, then size or speed."""
     misses_target = point.low < (settings.target_recall or 1)
-    return misses_target, point.milliseconds if settings.max_bytes else point.size
+    cost = point.milliseconds if settings.max_bytes else point.size
+    return misses_target, cost
 
 
 def _build_whole(vectors: Vectors, stored: Path, settings: IndexSettings, point: Point) -> None:
@@ -287,7 +310,7 @@ def _build_whole(vectors: Vectors, stored: Path, settings: IndexSettings, point:
     faiss_build.build(vectors, path, empty_index, settings)
 
 
-def _no_type(points: Sequence[Point], target: float) -> UsageError:
+def _target_not_reached(points: Sequence[Point], target: float) -> UsageError:
     """Return the error of a target that no type reaches."""
     message = f"no index that fits reaches recall {target:g}"
     if points:

@@ -98,14 +98,14 @@ def test_search_takes_the_stored_parameters_unless_others_are_given(
 
 
 def test_the_next_type_is_built_if_one_misses_the_target(build, tmp_path, monkeypatch, caplog):
-    def tuned(self, path, point):
+    def tune(self, path, point):
         """SQ8 reaches the target with the sample, and misses it with all vectors."""
         has_all_vectors = len(self.vectors) == len(VECTORS)
         misses = has_all_vectors and point.factory == "SQ8"
         return point._replace(low=0.5 if misses else 1)
 
     monkeypatch.setattr(tuning, "CANDIDATES", ["Flat", "SQ8", "Unknown"])
-    monkeypatch.setattr(tuning.Judge, "tuned", tuned)
+    monkeypatch.setattr(tuning.RecallMeter, "tune", tune)
     assert build(0.9)["factory"] == "Flat"
     assert warnings_of(caplog) == ["SQ8 does not reach recall 0.9 with all vectors"]
     assert any("Unknown is left out" in note for note in caplog.messages)
