@@ -345,7 +345,7 @@ def _content(encoder: "TextEncoder") -> dict[str, Any]:
     return {
         "name": encoder.name,
         "dimension": encoder.dimension,
-        "backbone": encoder.backbone,
+        "backbone": encoder.model_type,
         "queries_of": encoder.queries_of,
         "metric": encoder.metric.value,
         "pad_id": tokenizer.pad_id,
