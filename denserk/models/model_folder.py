@@ -322,7 +322,7 @@ class StoredModel:
     @property
     def is_for_cosine(self) -> bool:
         """True if vectors are normalised because the folder says cosine, and not by a module."""
-        return self.foreign is not None and bool(self.foreign.cosine)
+        return self.foreign is not None and bool(self.foreign.cosine_reason)
 
     @property
     def shared(self) -> bool:
