@@ -38,7 +38,8 @@ class Architecture:
 
     model_type: str  # as in config.json
     head: tuple[str, ...] = ()  # prefixes of the MLM head's tensors
-    transform: Callable[[Any, Tensor], Tensor] | None = None  # that head up to its decoder
+    # that head up to its last layer, the decoder: a model of transformers, (..., H) -> (..., H)
+    transform: Callable[[Any, Tensor], Tensor] | None = None
     final_norm: str = ""  # path of the norm after the last layer (T5)
     layers: str = ""  # path of the layers, if decoder layers of their kind can be added
     offset: bool = False  # positions are counted from the padding id on, as in RoBERTa
@@ -46,7 +47,10 @@ class Architecture:
 
     @property
     def has_cls(self) -> bool:
-        """True if texts begin with a [CLS] token that attends to all others."""
+        """True if texts begin with a [CLS] token that attends to all others.
+
+        Architectures that transformers knows as masked-language models are such.
+        """
         return self.model_type in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
     @property
@@ -91,6 +95,7 @@ _ROWS = (
     _MODERNBERT,
     _T5,
     replace(_ROBERTA, model_type="xlm-roberta"),
+    # the layers of these two take relative positions as well
     replace(_ROBERTA, model_type="mpnet", layers="", full_masks=False),
     replace(_BERT, model_type="deberta-v2", layers="", full_masks=False),
     replace(_T5, model_type="mt5"),
@@ -110,7 +115,10 @@ def architecture_of(config: PretrainedConfig) -> Architecture:
 
 
 def first_position(config: PretrainedConfig) -> int:
-    """Return the row of the position embeddings that a text begins with."""
+    """Return the row of the position embeddings that a text begins with.
+
+    With an offset, the rows up to the padding id's own are not for tokens.
+    """
     if not architecture_of(config).offset:
         return 0
     return int(config.pad_token_id or 0) + 1
@@ -118,14 +126,14 @@ def first_position(config: PretrainedConfig) -> int:
 
 def longest_input(config: PretrainedConfig) -> int | None:
     """Return the positions of a model, special tokens included; None: any length."""
-    embeddings = getattr(config, "max_position_embeddings", None)
-    if embeddings is None or embeddings <= 0:
+    position_count = getattr(config, "max_position_embeddings", None)
+    if position_count is None or position_count <= 0:
         return None
-    return int(embeddings) - first_position(config)
+    return int(position_count) - first_position(config)
 
 
 def encoder_takes_full_masks(config: PretrainedConfig) -> bool:
-    """Return whether an encoder takes the masks of `encoder_mask` that are not (B, T).
+    """Return whether an encoder takes masks that say which position sees which: (B, 1, T, T).
 
     One that is configured as a decoder must make its own, in which no position sees a later one.
     """
@@ -133,11 +141,12 @@ def encoder_takes_full_masks(config: PretrainedConfig) -> bool:
 
 
 def encoder_mask(batch: TokenBatch, *, takes_full_masks: bool) -> Tensor | None:
-    """Return a batch's mask in the form in which its encoder takes it.
+    """Return a batch's mask in the format in which its encoder takes it: (B, T) int64, 1 at tokens.
 
-    Of a mask (B, T), transformers first asks the GPU whether there is padding, and Python waits for
-    the answer. Where that is known already, it is given what it would make: (B, 1, T, T) bool,
-    True where a position sees another, or None, if all see all.
+    Of that mask, transformers first asks the GPU whether there is padding, and Python waits for the
+    answer. Where that is known already, and the encoder `takes_full_masks`, it is given what
+    transformers would make: (B, 1, T, T) bool, True where a position sees another, or None, if all
+    see all.
     """
     mask = batch.attention_mask
     if batch.has_padding is None or not takes_full_masks:
@@ -149,7 +158,7 @@ def encoder_mask(batch: TokenBatch, *, takes_full_masks: bool) -> Tensor | None:
 
 
 def without_cache(model: Any) -> dict[str, bool]:
-    """Return the argument by which a model's encoder keeps no keys and values, if it knows it.
+    """Return the keyword argument by which an encoder keeps no keys and values, if it has one.
 
     Only generation needs them; with gradient checkpointing, transformers would warn of them.
     """
@@ -216,6 +225,7 @@ class Backbone(nn.Module):
         )
 
     def _mask(self, batch: TokenBatch) -> Tensor | None:
+        """See `encoder_mask`."""
         return encoder_mask(batch, takes_full_masks=self.takes_full_masks)
 
     def forward(self, batch: TokenBatch) -> Tensor:
@@ -246,14 +256,14 @@ class Backbone(nn.Module):
         states: list[Tensor] = []
         for length in sorted(set(lengths.tolist())):
             has_length = lengths == length
-            tokens = mask & has_length.unsqueeze(1)  # those of the texts of this length: (B, T)
-            unpadded_ids = ids[tokens].view(-1, length)
+            token_mask = mask & has_length.unsqueeze(1)  # (B, T), texts of this length alone
+            unpadded_ids = ids[token_mask].view(-1, length)
             states_of_layers = compiled(unpadded_ids, torch.ones_like(unpadded_ids))
             if not states:
                 for layer_states in states_of_layers:
                     states.append(layer_states.new_zeros(*ids.shape, layer_states.shape[-1]))
             for padded_states, layer_states in zip(states, states_of_layers, strict=True):
-                padded_states[tokens] = layer_states.flatten(0, 1)
+                padded_states[token_mask] = layer_states.flatten(0, 1)
         return states
 
     def compile_states(self, dtype: torch.dtype, *, every_layer: bool) -> None:
@@ -263,7 +273,7 @@ class Backbone(nn.Module):
             batch = TokenBatch(ids, mask.bool())
             return self.hidden_states(batch) if every_layer else [self(batch)]
 
-        # two texts, one of them padded; all models have eight positions
+        # two texts of any tokens, one of them padded; all models have eight positions
         long_text = [(7 + 97 * position) % self.config.vocab_size for position in range(8)]
         example = pad([long_text, long_text[:5]], int(self.config.pad_token_id or 0))
         inputs = (example.input_ids, example.attention_mask.long())
@@ -276,7 +286,7 @@ class Backbone(nn.Module):
         """
         assert self.compiled is None
         self.encoder.set_attn_implementation("eager")
-        self.takes_full_masks = False  # it adds masks of numbers
+        self.takes_full_masks = False  # it adds masks to scores: numbers, not bool
         return list(self._run(batch, output_attentions=True).attentions)
 
     def embed(self, batch: TokenBatch) -> Tensor:
@@ -311,16 +321,16 @@ class Backbone(nn.Module):
 
         (B, T, H) -> (B, T, H).
         """
-        bias = create_bidirectional_mask(self.config, states, self._mask(batch))
+        attention_mask = create_bidirectional_mask(self.config, states, self._mask(batch))
         if not hasattr(self.encoder, "rotary_emb"):
             for layer in layers:
-                states = layer(states, bias)
+                states = layer(states, attention_mask)
             return states
         # ModernBERT: rotary positions, and a norm after the last layer
         positions = torch.arange(states.shape[1], device=states.device).unsqueeze(0)
         for layer in layers:
             rotary = self.encoder.rotary_emb(states, positions, layer.attention_type)
-            states = layer(states, attention_mask=bias, position_embeddings=rotary)
+            states = layer(states, attention_mask=attention_mask, position_embeddings=rotary)
         normed: Tensor = self.encoder.final_norm(states)
         return normed
 
@@ -380,7 +390,7 @@ def _by_head(states: Tensor, head_size: int) -> Tensor:
 
 
 class StaticConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
-    """The size of the table."""
+    """The size of a static encoder's table: (V, H)."""
 
     model_type = STATIC
     vocab_size: int = 1
@@ -388,7 +398,7 @@ class StaticConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
 
 
 class StaticModel(transformers.PreTrainedModel):  # type: ignore[no-untyped-call]
-    """A table of the tokens' vectors."""
+    """A static encoder: a table of the tokens' vectors, which no context changes."""
 
     config_class = StaticConfig
 
@@ -409,6 +419,6 @@ transformers.AutoModel.register(StaticConfig, StaticModel)
 def without_special_tokens(tokenizer: Any) -> Any:
     """Return a tokenizer that adds no special tokens to a text."""
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    backend.post_processor = None
+    backend.post_processor = None  # which adds them
     tokenizer_class: Any = transformers.PreTrainedTokenizerFast
     return tokenizer_class(tokenizer_object=backend, **tokenizer.special_tokens_map)

@@ -33,8 +33,8 @@ LOADS_CODE = ("_attn_implementation", "attn_implementation", "output_attentions"
 # names of the number of layers, by architecture
 LAYER_COUNTS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "n_layers", "n_layer")
 MOST_LAYERS = 1_000
-# parameters of a model for each one that its weights have: new heads are initialised
-MOST_NEW = 10
+# A model may have this many parameters for each one of its weights: new heads have none.
+MOST_PARAMETERS_PER_STORED = 10
 MOST_SHOWN = 30  # tensors that an error names
 
 
@@ -66,7 +66,7 @@ def _read_pickle(path: Path) -> Any:
         with warnings.catch_warnings(action="ignore"):  # old pickles are fine
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        # torch advises to run the code in it
+        # torch's own message advises a setting that runs the code in the file
         raise ModelError(
             f"{path} cannot be read as a file of tensors (a pickle that is broken or holds more "
             "than tensors)",
@@ -99,51 +99,54 @@ def read_config(folder: Path) -> PretrainedConfig:
     model_type = values["model_type"]
     if model_type not in CONFIG_MAPPING:
         raise ModelError(f"{path}: transformers does not know the model_type {model_type[:60]!r}")
-    _check_layers(values, path)
+    _check_layer_fields(values, path)
     with library_errors(f"{path}: transformers makes no model of it"):
         config: PretrainedConfig = CONFIG_MAPPING[model_type].from_dict(values)
     return config
 
 
-def _check_layers(values: Mapping[str, Any], path: Path) -> None:
+def _check_layer_fields(values: Mapping[str, Any], path: Path) -> None:
     """Reject a number of layers that no model has: to build them would take hours."""
     for name in LAYER_COUNTS:
-        layers = values.get(name)
-        if layers is None:
+        layer_count = values.get(name)
+        if layer_count is None:
             continue
-        if type(layers) is not int or not 0 <= layers <= MOST_LAYERS:
+        if type(layer_count) is not int or not 0 <= layer_count <= MOST_LAYERS:
             raise InputError(
                 path,
                 None,
-                f"{name} {str(layers)[:SHOWN]}",
+                f"{name} {str(layer_count)[:SHOWN]}",
                 f"a whole number up to {MOST_LAYERS:,}",
                 FETCH_AGAIN,
             )
 
 
-def _check_sizes(folder: Path, config: PretrainedConfig, tensors: Tensors) -> None:
+def _check_layer_count(folder: Path, config: PretrainedConfig, tensors: Tensors) -> None:
     """Reject more layers than there are tensors, before they are built."""
-    layers = getattr(config, "num_hidden_layers", None) or 0
-    if layers > len(tensors):
+    layer_count = getattr(config, "num_hidden_layers", None) or 0
+    if layer_count > len(tensors):
         raise InputError(
             folder / MODEL_CONFIG,
             None,
-            f"{layers:,} layers",
+            f"{layer_count:,} layers",
             f"those of the weights, which have {len(tensors):,} tensors",
             FETCH_AGAIN,
         )
 
 
-def _check_parameters(folder: Path, described: nn.Module, tensors: Tensors) -> None:
-    """Reject a model that is much larger than its weights, before memory is taken for it."""
-    expected = sum(parameter.numel() for parameter in described.parameters())
-    stored = sum(tensor.numel() for tensor in tensors.values())
-    if expected > MOST_NEW * max(stored, 1):
+def _check_parameter_count(folder: Path, meta_model: nn.Module, tensors: Tensors) -> None:
+    """Reject a model that is much larger than its weights, before memory is taken for it.
+
+    `meta_model` has the sizes of the model and no values, as of torch's device "meta".
+    """
+    parameter_count = sum(parameter.numel() for parameter in meta_model.parameters())
+    stored_count = sum(tensor.numel() for tensor in tensors.values())
+    if parameter_count > MOST_PARAMETERS_PER_STORED * max(stored_count, 1):
         raise InputError(
             folder / MODEL_CONFIG,
             None,
-            f"sizes of a model of {expected:,} parameters",
-            f"those of the weights, which have {stored:,}",
+            f"sizes of a model of {parameter_count:,} parameters",
+            f"those of the weights, which have {stored_count:,}",
             FETCH_AGAIN,
         )
 
@@ -157,21 +160,23 @@ def load_model(
     The pooler of a bare encoder, which no representation reads, is dropped (`pooler_tensors` keeps
     its weights). Heads of other tasks are ignored; missing tensors whose names begin with one of
     `heads` are initialised.
+
+    auto: a class of transformers that chooses the model's class by its config, such as AutoModel.
     """
-    _check_sizes(folder, config, tensors)
+    _check_layer_count(folder, config, tensors)
     with (
         library_errors(f"{folder / MODEL_CONFIG}: transformers makes no model of it"),
         torch.device("meta"),
     ):
-        described = auto.from_config(config)
-    _check_parameters(folder, described, tensors)
+        meta_model = auto.from_config(config)
+    _check_parameter_count(folder, meta_model, tensors)
     with library_errors(f"{folder} cannot be loaded"), silent():
-        model, info = type(described).from_pretrained(
+        model, info = type(meta_model).from_pretrained(
             None,
             config=config,
             state_dict=dict(tensors),
             dtype=torch.float32,
-            ignore_mismatched_sizes=True,
+            ignore_mismatched_sizes=True,  # they are in `info`, with all other problems
             output_loading_info=True,
         )
     if _is_bare_with_pooler(model):
@@ -191,7 +196,7 @@ def _is_bare_with_pooler(model: Any) -> bool:
 
 
 def _differences(model: Any, info: Mapping[str, Any], heads: tuple[str, ...]) -> list[str]:
-    """Return how tensors differ from the model's, by what transformers says of loading them.
+    """Return how tensors differ from the model's, by `info`, transformers' report of loading them.
 
     Heads of other tasks may be among the tensors, and those with a prefix of `heads` missing.
     """
@@ -221,21 +226,22 @@ def _belongs_to_encoder(name: str, model: Any) -> bool:
 
 
 def pooler_tensors(model: Any, tensors: Tensors) -> dict[str, Tensor]:
-    """Return the weights of a pooler among those of which a model was built, by its own names.
+    """Return the weights of a pooler among those of which a model was built, by the model's names.
 
     denserk computes nothing by them, but other libraries build BERT's pooler, and miss them. Empty
     if the weights, or the architecture, have no pooler.
     """
-    base = model.base_model
-    if not hasattr(base, "pooler"):
+    encoder = model.base_model
+    if not hasattr(encoder, "pooler"):
         return {}
-    base_prefix = f"{model.base_model_prefix}."
-    prefix = "" if base is model else base_prefix
+    # stored names have the encoder's prefix or not; the model's have it if the model has a head
+    encoder_prefix = f"{model.base_model_prefix}."
+    model_prefix = "" if encoder is model else encoder_prefix
     poolers = {}
     for name, tensor in tensors.items():
-        name_in_base = name.removeprefix(base_prefix)
-        if name_in_base.startswith("pooler."):
-            poolers[prefix + name_in_base] = tensor
+        name_in_encoder = name.removeprefix(encoder_prefix)
+        if name_in_encoder.startswith("pooler."):
+            poolers[model_prefix + name_in_encoder] = tensor
     return poolers
 
 

@@ -61,15 +61,16 @@ FORMAT = 1
 PACKAGES = ("openvino", "tokenizers", "torch")
 # variables that change the number of threads
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+# settings of texts on which a query's tokens depend
 QUERY_TEXT_FIELDS = ("query_max_length", "query_prefix", "normalize_quotes")
-# Poolings of a query whose vectors NumPy computes, too
-REPRESENTATIONS = {
+# Poolings of a query that NumPy computes, too: their names among `POOLINGS`
+NUMPY_POOLINGS = {
     Representation.CLS: "cls",
     Representation.MEAN: "mean",
     Representation.MAX: "max",
     Representation.LAST: "last",
 }
-# Lengths, in words, of the queries that are compared before an entry is kept
+# Lengths, in words, of the queries that are compared before an entry is kept; two share a batch
 COMPARED_WORDS = (1, 2, 3, 5, 5, 8, 13, 21, 40, 100, 400)
 WORDS = "how does the water of a river find its way to the sea when rain falls on high mountains"
 
@@ -98,11 +99,13 @@ class CompiledQueries:
         self,
         name: str,
         entry: Entry,
-        settings: tuple[RepresentationSettings, TextSettings],
+        representation: RepresentationSettings,
+        text: TextSettings,
         compute: ComputeSettings,
     ) -> None:
         self.name = name
-        self.representation, self.text = settings
+        self.representation = representation
+        self.text = text
         self._content = entry.content
         self.fingerprint = str(entry.content["key"]["fingerprint"])
         self.dimension = int(entry.content["dimension"])
@@ -116,7 +119,7 @@ class CompiledQueries:
             entry.content["separator"],
         )
         self._tokenizer = TextTokenizer(tokenizer, self.text)
-        self._pool = POOLINGS[REPRESENTATIONS[self.representation.representation]]
+        self._pool = POOLINGS[NUMPY_POOLINGS[self.representation.representation]]
         self._model = core().read_model(entry.folder / MODEL)
         self._by_threads: dict[int, Any] = {}
 
@@ -142,7 +145,7 @@ class CompiledQueries:
     def encode_queries(self, queries: Sequence[Query]) -> NDArray[np.float32]:
         """Encode queries: (B, D) float32, in their order."""
         pad_id = self._tokenizer.pad_id
-        # a text of no tokens is read as one token of padding
+        # a text of no tokens is read as one token of padding, as by `TextEncoder`
         ids = [tokens or [pad_id] for tokens in self._tokenizer.queries(queries)]
         lengths = [len(tokens) for tokens in ids]
         batch_tokens = self._compute.tokens_on("cpu", self._dtype)
@@ -171,7 +174,7 @@ class CompiledQueries:
         torch = sys.modules.get("torch")
         if torch is not None:
             return int(torch.get_num_threads())
-        return int(self._content["threads"])
+        return int(self._content["threads"])  # those that torch takes by itself, as it was written
 
     def _compiled(self, threads: int) -> Any:
         """Return the model compiled for so many threads, once for each number."""
@@ -193,7 +196,7 @@ def find(
         model: a short name, a folder, or a name on the hub.
         like: the description of the model that encoded the index.
         overrides: fields of the representation and of the texts that replace those of `like`.
-        compute: with a precision.
+        compute: with a precision; none is found for `auto`.
     """
     if like is None or like.get("int8") or not _is_computed_here(compute):
         return None
@@ -205,17 +208,17 @@ def find(
     entry = compiled_cache.find(key)
     if entry is None:
         return None
-    limit = entry.content["max_length"]
-    if limit is not None and text.query_max_length > limit:
-        return None
+    max_length = entry.content["max_length"]
+    if max_length is not None and text.query_max_length > max_length:
+        return None  # the text encoder rejects it
     name, folder = find_model(model)
     if not _is_model_of(entry, folder):
         logger.debug(f"compiled model {entry.folder} is not used: {folder} is another model now")
         return None
     if compute.device == "auto" and "torch" not in sys.modules:
-        logger.info("no GPU is seen: computing on the CPU")
+        logger.info("no GPU is seen: computing on the CPU")  # as `choose_device` does
     try:
-        return CompiledQueries(name, entry, settings, compute)
+        return CompiledQueries(name, entry, representation, text, compute)
     except (OSError, RuntimeError, ValueError) as error:
         Interrupted.raise_received()
         logger.debug(f"compiled model {entry.folder} is not used: {error}")
@@ -237,18 +240,18 @@ def _settings_like(
     """Return the settings of an index's model with overrides; None if it does not record all."""
     representation_override, text_override = overrides
     recorded_representation = like.get("representation", {})
-    representation = _complete(
+    representation = _complete_settings(
         RepresentationSettings, recorded_representation, representation_override
     )
     if representation is None:
         return None
-    text = _complete(TextSettings, like.get("text", {}), text_override)
+    text = _complete_settings(TextSettings, like.get("text", {}), text_override)
     if text is None:
         return None
     return representation, text
 
 
-def _complete(
+def _complete_settings(
     settings_class: type[S], recorded: Mapping[str, Any], override: Mapping[str, Any]
 ) -> S | None:
     """Return recorded settings with an override; None if fields are missing, or unknown here."""
@@ -288,7 +291,10 @@ def _version(package: str) -> str | None:
 
 
 def _is_model_of(entry: Entry, folder: Path) -> bool:
-    """Return whether a folder holds the model of an entry, by the content of all its files."""
+    """Return whether a folder holds the model of an entry, by the content of all its files.
+
+    A file that is new or gone may change how the folder is read.
+    """
     if _file_names(folder) != entry.content["folder_files"]:
         return False
     paths = [folder / name for name in entry.content["fingerprint_files"]]
@@ -300,7 +306,7 @@ def _is_model_of(entry: Entry, folder: Path) -> bool:
 
 
 def _file_names(folder: Path) -> list[str]:
-    """Return the files of a model's folder, by which its layout is known."""
+    """Return the paths of a model's files within its folder, sorted."""
     paths = Version.of(folder).files
     return sorted(Path(path).relative_to(folder).as_posix() for path in paths)
 
@@ -345,7 +351,7 @@ def _content(encoder: "TextEncoder") -> dict[str, Any]:
     return {
         "name": encoder.name,
         "dimension": encoder.dimension,
-        "backbone": encoder.backbone,
+        "backbone": encoder.model_type,
         "queries_of": encoder.queries_of,
         "metric": encoder.metric.value,
         "pad_id": tokenizer.pad_id,
@@ -364,7 +370,7 @@ def _can_be_kept(encoder: "TextEncoder") -> bool:
     query = encoder.sides["query"].encoder
     if encoder.backend is not Backend.OPENVINO or encoder.int8 or encoder.device.type != "cpu":
         return False
-    if query.settings.representation not in REPRESENTATIONS or query.settings.projection:
+    if query.settings.representation not in NUMPY_POOLINGS or query.settings.projection:
         return False
     if query.backbone.has_local_attention:
         return False  # such a model is computed in other batches
@@ -375,16 +381,17 @@ def _can_be_kept(encoder: "TextEncoder") -> bool:
 
 def _has_equal_vectors(entry: Entry, encoder: "TextEncoder") -> bool:
     """Return whether an entry gives the vectors of an encoder, in one batch and one by one."""
-    settings = encoder.representation, encoder.text
     compute = replace(encoder.compute, dtype=DtypeChoice(encoder.dtype))
-    compiled = CompiledQueries(encoder.name, entry, settings, compute)
+    compiled = CompiledQueries(encoder.name, entry, encoder.representation, encoder.text, compute)
     words = WORDS.split()
     queries: list[Query] = []
     for count in COMPARED_WORDS:
         repeated_words = islice(cycle(words), count)
         queries.append(Query(str(len(queries)), " ".join(repeated_words)))
     # all in batches; alone, which takes one thread, a query of usual length and the longest
-    for compared_queries in (queries, queries[4:5], queries[-1:]):
+    usual_query = queries[4:5]
+    longest_query = queries[-1:]
+    for compared_queries in (queries, usual_query, longest_query):
         vectors = compiled.encode_queries(compared_queries)
         if not np.array_equal(vectors, encoder.encode_queries(compared_queries)):
             logger.debug(f"{encoder.name} is not kept in compiled form: its vectors would differ")

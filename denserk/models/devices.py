@@ -12,9 +12,7 @@ from torch import Tensor
 from denserk.config.encoding import ComputeSettings, Dtype, DtypeChoice
 from denserk.errors import DenserkError, UsageError, lack_of_memory
 from denserk.models import processor
-from denserk.models.openvino_runtime import (
-    limit_kept_kernels,
-)
+from denserk.models.openvino_runtime import limit_kept_kernels
 
 logger = logging.getLogger(__name__)
 DTYPES: dict[Dtype, torch.dtype] = {dtype: getattr(torch, dtype.value) for dtype in Dtype}
@@ -44,7 +42,7 @@ def choose_device(name: str) -> torch.device:
         name = "cuda"
     if name == "cuda" and launched():
         name = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
-    device = torch.device(name)
+    device = torch.device(name)  # without a number, its index is None: the first GPU
     if device.type == "cuda" and (device.index or 0) >= gpu_count:
         gpus = "1 GPU" if gpu_count == 1 else f"{gpu_count or 'no'} GPUs"
         raise UsageError(
@@ -67,7 +65,10 @@ def use_device(name: str) -> torch.device:
 
 
 def prepare_device(compute: ComputeSettings) -> torch.device:
-    """Set the number of CPU threads, if given, and of kept kernels, and return the device."""
+    """Set the number of CPU threads, if given, and of OpenVINO's kept kernels; return the device.
+
+    A GPU becomes the current one. A chosen bfloat16 that is only emulated is warned of.
+    """
     limit_kept_kernels()
     if compute.threads is not None:
         torch.set_num_threads(compute.threads)
@@ -108,7 +109,7 @@ def automatic_dtype(device: torch.device) -> Dtype:
 def computes_in(dtype: Dtype, device: torch.device) -> bool:
     """Return whether a device has instructions for a precision, and does not emulate it.
 
-    Of GPUs, it must be the current one.
+    A GPU must be the current one, which alone torch tells of.
     """
     if dtype is Dtype.FLOAT32:
         return True
@@ -120,10 +121,10 @@ def computes_in(dtype: Dtype, device: torch.device) -> bool:
 
 
 def default_workers(device: torch.device) -> int:
-    """Return the number of threads that tokenise for one process: on a CPU the model has the cores.
+    """Return the number of threads that tokenise for one process.
 
-    A GPU waits for one thread, so all cores but one tokenise, at most 8; processes of torchrun
-    share them.
+    On a CPU one does: the model needs the cores. For a GPU one core launches its work and the
+    others tokenise, at most 8; processes of torchrun share the cores.
     """
     if device.type == "cpu":
         return 1
@@ -146,19 +147,20 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 @contextmanager
 def on_threads(count: int) -> Iterator[None]:
     """Context manager that temporarily sets the number of CPU threads."""
-    before = torch.get_num_threads()
+    previous_count = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous_count)
 
 
 @contextmanager
 def memory_errors(work: str, hint: str) -> Iterator[None]:
-    """Turn torch's lack of memory into one error: `work` is what was computed, "encoding 8 texts".
+    """Turn torch's errors for a lack of memory into a DenserkError.
 
-    `hint` names the option that needs less.
+    `work` is what was computed, such as "encoding 8 texts"; `hint` names the option that needs
+    less.
     """
     try:
         yield

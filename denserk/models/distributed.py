@@ -23,7 +23,8 @@ from denserk.reporting import set_display
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-# Gradients are summed over processes in buckets: few calls, and not twice the memory of all.
+# Gradients are summed over processes in buckets: few calls, and not twice the memory of all. One
+# bucket is sent while the next is filled.
 BUCKET_BYTES = 25 * 2**20
 BUCKETS_UNDER_WAY = 2
 
@@ -36,7 +37,7 @@ def process_group(device: str) -> Iterator[None]:
             f"--device {device} under torchrun, where each process takes the GPU of its rank",
             "use --device auto, cpu or cuda",
         )
-    if not launched() or dist.is_initialized():
+    if not launched() or dist.is_initialized():  # a step of a command that has joined them
         yield
         return
     is_gpu = use_device(device).type == "cuda"
@@ -63,8 +64,8 @@ def world() -> tuple[int, int]:
 
 
 @contextmanager
-def _lost_process() -> Iterator[None]:
-    """Turn the error of torch where another process ended into one that says so."""
+def _lost_process_errors() -> Iterator[None]:
+    """Turn torch's error where another process ended, and does not answer, into one of denserk."""
     try:
         yield
     except RuntimeError:
@@ -85,7 +86,7 @@ def from_main_process(work: Callable[[], T]) -> T:
             result_and_error[0] = work()
         except Exception as error:  # noqa: BLE001 - raised again by all
             result_and_error[1] = _picklable(error)
-    with _lost_process():
+    with _lost_process_errors():
         dist.broadcast_object_list(result_and_error, src=0)
     result: T
     result, main_error = result_and_error
@@ -118,13 +119,16 @@ def gather_objects(item: T) -> list[T]:
     if size == 1:
         return [item]
     items: list[Any] | None = [None] * size if rank == 0 else None
-    with _lost_process():
+    with _lost_process_errors():
         dist.gather_object(item, items, dst=0)
     return items or []
 
 
 def gather(tensor: Tensor) -> Tensor:
-    """Return all processes' rows by rank, this one's with their graph: (N, ...) -> (R N, ...)."""
+    """Return the rows of all R processes by rank: (N, ...) -> (R N, ...), with one N and dtype.
+
+    Gradients pass to this process's own rows alone.
+    """
     rank, size = world()
     if size == 1:
         return tensor
@@ -164,7 +168,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     if size == 1 or not trained:
         return
     sums: deque[_Sum] = deque()  # those that are under way
-    for bucket in buckets_of(_gradients_of_all(trained), BUCKET_BYTES):
+    for bucket in buckets_of(_gradients_of_any_process(trained), BUCKET_BYTES):
         sums.append(_Sum(bucket))
         if len(sums) == BUCKETS_UNDER_WAY:
             sums.popleft().copy_back()
@@ -172,14 +176,17 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
         unfinished_sum.copy_back()
 
 
-def _gradients_of_all(trained: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Return the gradients of parameters that have one in any process; here, perhaps new zeros."""
+def _gradients_of_any_process(trained: Sequence[nn.Parameter]) -> list[Tensor]:
+    """Return the gradients of parameters that have one in any process, so that all return as many.
+
+    A parameter that lacks one in this process is given zeros.
+    """
     has_gradient = [parameter.grad is not None for parameter in trained]
-    counts = torch.tensor(has_gradient, device=trained[0].device).int()
-    dist.all_reduce(counts)
+    process_counts = torch.tensor(has_gradient, device=trained[0].device).int()
+    dist.all_reduce(process_counts)
     gradients = []
-    for parameter, processes in zip(trained, counts.tolist(), strict=True):
-        if processes == 0:
+    for parameter, process_count in zip(trained, process_counts.tolist(), strict=True):
+        if process_count == 0:
             continue
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
@@ -188,7 +195,7 @@ def _gradients_of_all(trained: Sequence[nn.Parameter]) -> list[Tensor]:
 
 
 class _Sum:
-    """The sum of a bucket of gradients over all processes, which starts when this is made."""
+    """The sum of a bucket of gradients over all processes; to create it starts the exchange."""
 
     def __init__(self, gradients: Sequence[Tensor]) -> None:
         self._gradients = gradients

@@ -42,8 +42,9 @@ S = TypeVar("S")
 
 # first parts of the names of a representation's own tensors
 HEADS = ("tok_proj.", "cls_proj.", "agg_proj.", "scalar_mix.", "projection.")
-# of the tensors of DPR's two encoders
+# first parts of the names of tensors of DPR's two encoders
 DPR_PREFIXES = ("question_encoder.bert_model.", "ctx_encoder.bert_model.")
+# types of models that may encode texts
 TEXT_MODELS = {
     *modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     *modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -51,6 +52,7 @@ TEXT_MODELS = {
     STATIC,
 }
 
+# of denserk.json: what `queries_of` records of a model, and the version of the format
 TEACHER = {"name": str, "fingerprint": str, "representation": dict}
 FORMAT_VERSION = 1
 # sub-folders of untied query and passage encoders: denserk's, the Aggretriever authors'
@@ -146,8 +148,8 @@ class StoredEncoder:
         """Build the encoder; missing weights are a ModelError, or to `train` initialised."""
         self._refuse_representation(settings.representation)
         with_head = needs_mlm_head(settings)
-        takes_new_head = settings.mlm_head is encoding.MlmHead.FRESH or not self.has_mlm_head
-        fresh = with_head and takes_new_head
+        is_fresh_chosen = settings.mlm_head is encoding.MlmHead.FRESH
+        fresh = with_head and (is_fresh_chosen or not self.has_mlm_head)
         if fresh and not train:
             raise ModelError(
                 f"{self.folder} has no masked-language-model head, or --set mlm-head=fresh was "
@@ -199,6 +201,7 @@ class StoredEncoder:
             raise ModelError(
                 f"{option}: the model has no layers to choose from, as a {self.config.model_type}"
             )
+        # equal if they are ascending, each named once, and none is beyond the model's
         existing_layers = set(layers) & set(range(layer_count))
         if list(layers) != sorted(existing_layers):
             raise ModelError(
@@ -246,7 +249,6 @@ class StoredEncoder:
 
         A `fresh` head is initialised as transformers does, its decoder tied to the word embeddings.
         """
-        model_type = self.config.model_type
         tensors = self.tensors
         fresh_prefixes: tuple[str, ...] = ()
         if fresh:
@@ -257,22 +259,28 @@ class StoredEncoder:
                 for name, tensor in tensors.items()
                 if not name.startswith(fresh_prefixes)
             }
-        auto: Any = AutoModelForMaskedLM if with_head else AutoModel
-        if not with_head and model_type in modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES:
-            auto = AutoModelForTextEncoding  # of T5 the encoder alone
-        elif self.config.is_encoder_decoder:
-            raise ModelError(
-                f"{self.folder}: the backbone {model_type!r} is not supported: its encoder cannot "
-                "be loaded without its decoder"
-            )
+        auto = self._auto_class(with_head=with_head)
         model = checkpoints.load_model(
             auto, self.folder, self.config, tensors, heads=fresh_prefixes
         )
         return Backbone(model, fresh_prefixes, checkpoints.pooler_tensors(model, self.tensors))
 
+    def _auto_class(self, *, with_head: bool) -> Any:
+        """Return the class of transformers that builds the model, bare or with its MLM head."""
+        model_type = self.config.model_type
+        if not with_head and model_type in modeling_auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES:
+            return AutoModelForTextEncoding  # of T5 the encoder alone
+        if self.config.is_encoder_decoder:
+            raise ModelError(
+                f"{self.folder}: the backbone {model_type!r} is not supported: its encoder cannot "
+                "be loaded without its decoder"
+            )
+        return AutoModelForMaskedLM if with_head else AutoModel
+
 
 def _without_published_prefixes(tensors: Tensors, model_type: str) -> dict[str, Tensor]:
     """Return tensors by transformers' names, without the prefixes of Pyserini's and DPR's."""
+    # Pyserini's are those of transformers behind "encoder.", as in "encoder.bert."
     is_pyserini = any(name.startswith(f"encoder.{model_type}.") for name in tensors)
     prefixes = ("encoder.",) if is_pyserini else DPR_PREFIXES
     renamed = dict(tensors)
@@ -322,7 +330,7 @@ class StoredModel:
     @property
     def is_for_cosine(self) -> bool:
         """True if vectors are normalised because the folder says cosine, and not by a module."""
-        return self.foreign is not None and bool(self.foreign.cosine)
+        return self.foreign is not None and bool(self.foreign.cosine_reason)
 
     @property
     def shared(self) -> bool:
@@ -346,7 +354,7 @@ class StoredModel:
             return load_tokenizer(folder)
 
     def _reading(self) -> AbstractContextManager[None]:
-        """Context in which a file of another version of the folder is an error."""
+        """Context manager: files of another version of the folder are an error within it."""
         if self.version is None:
             return nullcontext()
         return self.version.reading()
@@ -355,6 +363,7 @@ class StoredModel:
         """Return what models must have in common for a mean of their weights."""
         tokenizer = self.load_tokenizer(self.passage.folder)
         return {
+            # the folder's name and the stored precision may differ
             "config": {**self.passage.config.to_dict(), "_name_or_path": None, "dtype": None},
             "tokenizer": TextTokenizer(tokenizer, self.text).fingerprint(),
             "representation": as_json(self.representation),
@@ -381,7 +390,10 @@ class StoredModel:
 
 
 class OwnFile(NamedTuple):
-    """The settings of denserk.json; see `StoredModel` for those from `dimensions` on."""
+    """The settings in denserk.json, of a folder that denserk wrote.
+
+    See `StoredModel` for those from `dimensions` on.
+    """
 
     representation: RepresentationSettings
     text: TextSettings
@@ -446,7 +458,7 @@ def _read_folder(folder: Path) -> StoredModel:
     require_model(folder)
     encoder = StoredEncoder.read(folder)
     if "tok_proj.weight" in encoder.heads:  # Aggretriever's one-file layout
-        return StoredModel(folder, encoder, encoder, _aggretriever(encoder.heads))
+        return StoredModel(folder, encoder, encoder, _aggretriever_settings(encoder.heads))
     settings = RepresentationSettings(_default_pooling(encoder.architecture))
     return StoredModel(folder, encoder, encoder, settings, has_settings=False)
 
@@ -506,13 +518,18 @@ def _dense_heads(tensors: Tensors) -> Tensors:
     """Return the tensors of sentence-transformers' linear layer by their names here."""
     heads = {name.replace("linear.", "projection.", 1): tensor for name, tensor in tensors.items()}
     if "projection.weight" in heads and "projection.bias" not in heads:
+        # a layer without a bias is computed with one of zeros
         weight = heads["projection.weight"]
         heads["projection.bias"] = weight.new_zeros(len(weight))
     return heads
 
 
 def _read_authors(folder: Path) -> StoredModel:
-    """The Aggretriever authors' layout, which does not record the variant: it is the default."""
+    """Read the Aggretriever authors' layout.
+
+    It does not record the variant, which is then the default. The transformer is in the folder
+    itself, or one for each side in a sub-folder; heads of both sides are in files of the folder.
+    """
     files = tuple(folder / name for name in AUTHORS_HEADS if (folder / name).is_file())
     query_heads, passage_heads = _read_authors_heads(files)
     folders = [folder / side for side in AUTHORS_SIDES if (folder / side).is_dir()]
@@ -520,10 +537,11 @@ def _read_authors(folder: Path) -> StoredModel:
         folders = [folder]
     query = StoredEncoder.read(folders[0], query_heads)
     passage = query
+    # passages are encoded as queries unless the folder has another transformer or heads for them
     has_equal_heads = all(query_heads[name].equal(tensor) for name, tensor in passage_heads.items())
     if len(folders) > 1 or not has_equal_heads:
         passage = StoredEncoder.read(folders[-1], passage_heads)
-    return StoredModel(folder, query, passage, _aggretriever(query_heads), files=files)
+    return StoredModel(folder, query, passage, _aggretriever_settings(query_heads), files=files)
 
 
 def _read_authors_heads(files: Sequence[Path]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -540,7 +558,7 @@ def _read_authors_heads(files: Sequence[Path]) -> tuple[dict[str, Tensor], dict[
     return query_heads, passage_heads
 
 
-def _aggretriever(heads: Tensors) -> RepresentationSettings:
+def _aggretriever_settings(heads: Tensors) -> RepresentationSettings:
     """Return the settings of a published Aggretriever, whose size of [CLS] its tensors show."""
-    cls_dim = len(heads.get("cls_proj.weight", ()))
+    cls_dim = len(heads.get("cls_proj.weight", ()))  # (cls_dim, H); without it, there is no [CLS]
     return RepresentationSettings(Representation.AGG, cls_dim=cls_dim)

@@ -3,8 +3,9 @@
 Aggretriever: Lin, Li and Lin (TACL 2023), section 3. Several vectors per passage: MLR,
 "Investigating Multi-layer Representations for Dense Passage Retrieval" (Xie and Lukasiewicz, 2025),
 sections 3 and 5; ME-BERT, Luan et al. (2021); ColBERT, Khattab and Zaharia (2020). A query has one
-vector: the last layer's [CLS] state, or the mean without a [CLS]. MLR's vectors are [CLS] states of
-several layers (0: the embeddings), last layer first; the losses rely on that order.
+vector in these three, too: the last layer's [CLS] state, or the mean without a [CLS]. MLR's vectors
+are [CLS] states of several layers (0: the embeddings), last layer first; the losses rely on that
+order.
 
 Axes: B texts or queries, P passages, T tokens, S vectors of a passage, H hidden, D dimensions.
 `hidden`: (B, T, H). `mask`: (B, T) bool, True = a real token. Padding is at either end of a row;
@@ -66,11 +67,11 @@ def truncated(vectors: Tensor, size: int | None, *, l2_norm: bool) -> Tensor:
 class PassageVectors(NamedTuple):
     """The vectors of a batch of passages."""
 
-    values: Tensor  # (P, S, D); vector 0 is the one that is kept where a single one is
+    values: Tensor  # (P, S, D); an index of one vector per passage keeps vector 0
     mask: Tensor | None = None  # (P, S) bool, True = a real vector; None: all are
 
     def of(self, rows: Tensor) -> "PassageVectors":
-        """The vectors of the passages in these rows; an axis of `rows` stands in place of P."""
+        """The vectors of the passages in these rows: (N,) or (B, N) int64 -> (..., S, D)."""
         mask = None if self.mask is None else self.mask[rows]
         return PassageVectors(self.values[rows], mask)
 
@@ -111,6 +112,8 @@ class Pooled(nn.Module):
 
     `vectors_per_passage` is the number of vectors that an index keeps of a passage. `sides_alike`:
     a passage has one vector in training, and a text the same one as a query and as a passage.
+
+    pool: (B, T, H) and a mask (B, T) -> (B, H).
     """
 
     vectors_per_passage = 1
@@ -120,6 +123,7 @@ class Pooled(nn.Module):
         super().__init__()
         self.pool = pool
         self.dimension = dimension
+        # set and applied by `Encoder`; it is here because it is saved with the other new weights
         self.projection: nn.Module = nn.Identity()
 
     def forward(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
@@ -135,7 +139,7 @@ class Pooled(nn.Module):
         return vectors.values
 
     def prepare_inference(self, backbone: Backbone, dtype: torch.dtype, *, compiled: bool) -> None:
-        """Prepare the MLM head for `Encoder.prepare_inference`."""
+        """Prepare the MLM head, if there is one, for `Encoder.prepare_inference`."""
 
 
 class Aggretriever(Pooled):
@@ -143,6 +147,8 @@ class Aggretriever(Pooled):
 
     The weights are `tok_proj` (a position's weight, from its last hidden state), `cls_proj` (the
     [CLS] part) and, for the kinds that map linearly, `agg_proj`, where the settings use them.
+
+    vocabulary: V, its number of tokens.
     """
 
     def __init__(self, settings: RepresentationSettings, hidden_size: int, vocabulary: int) -> None:
@@ -153,12 +159,13 @@ class Aggretriever(Pooled):
         else:
             cls_dim = settings.cls_dim
             agg_dim = settings.agg_dim
-        super().__init__(pool_mean, cls_dim + agg_dim)
+        super().__init__(pool_mean, cls_dim + agg_dim)  # the mean is for `AggKind.AVERAGE` alone
         self.settings = settings
         self.vocabulary = vocabulary
         self.cls_dim = cls_dim
         self.agg_dim = agg_dim
-        self._head: lexical.VocabularyHead | None = None  # that of `prepare_inference`
+        # made once by `prepare_inference`; until then, for each batch from the current weights
+        self._head: lexical.VocabularyHead | None = None
         self.layout: lexical.SliceLayout | None = None
         if agg_dim and kind in (AggKind.STAR, AggKind.PLUS):
             self.layout = lexical.SliceLayout(
@@ -190,8 +197,9 @@ class Aggretriever(Pooled):
         """See `Pooled`."""
         if not needs_mlm_head(self.settings):
             return
-        # the signs of weights would be a second input
+        # OpenVINO computes the head of states alone; signed weights need their signs beside them
         compiled = compiled and self.settings.term_weight is not TermWeight.SIGNED
+        # OpenVINO converts from float32 to `dtype` by itself
         stored_dtype = torch.float32 if compiled else dtype
         weight = backbone.decoder.weight.detach().to(stored_dtype)
         bias = backbone.decoder.bias.detach().to(stored_dtype)
@@ -200,7 +208,10 @@ class Aggretriever(Pooled):
             self._head.compiled = _compiled_head(self._head, backbone, dtype)
 
     def lexical_part(self, hidden: Tensor, batch: TokenBatch, backbone: Backbone) -> Tensor:
-        """The lexical part: (B, T, H) -> (B, agg_dim), without position 0, with [SEP]."""
+        """The lexical part: (B, T, H) -> (B, agg_dim), of all tokens but the first, [CLS].
+
+        The [SEP] at the end counts, as in the authors' released code.
+        """
         states = hidden[:, 1:]
         mask = batch.attention_mask[:, 1:]
         if self.settings.agg_kind is AggKind.AVERAGE:
@@ -226,6 +237,7 @@ class Aggretriever(Pooled):
             )
         weights = self.term_weights(states, mask)
         is_signed = self.settings.term_weight is TermWeight.SIGNED
+        # with a layout: a value for each of its columns, which are still to be joined to slices
         vector = lexical.aggregate(states, weights, mask, head, signed=is_signed)
         return vector if self.layout is None else self.layout.join_halves(vector)
 
@@ -241,7 +253,8 @@ class Aggretriever(Pooled):
 def _compiled_head(
     head: lexical.VocabularyHead, backbone: Backbone, dtype: torch.dtype
 ) -> Compiled:
-    """Return an MLM head that OpenVINO computes."""
+    """Return an MLM head that OpenVINO computes: states (N, H) -> its columns (N, M)."""
+    # numbers of any kind: OpenVINO's results on them are compared with torch's
     generator = torch.Generator().manual_seed(1)
     example = torch.randn(7, backbone.config.hidden_size, generator=generator)
     traced = Traced(backbone.model, lambda states: [head(states)])
@@ -265,7 +278,7 @@ class ScalarMix(nn.Module):
             return torch.einsum("psh,s->ph", vectors, weights)
         logits = self.scalar_parameters.masked_fill(~mask, -torch.inf)
         weights = logits.softmax(1).to(vectors.dtype)
-        # what stands in place of a missing vector may be any number
+        # a missing vector may hold NaN, which a weight of zero would not remove
         vectors = torch.where(mask.unsqueeze(-1), vectors, 0)
         return torch.einsum("psh,ps->ph", vectors, weights)
 
@@ -293,7 +306,7 @@ def first_tokens(hidden: Tensor, mask: Tensor, count: int, *, by_cls: bool) -> P
 
 
 class MultiVector(Pooled):
-    """MLR, ME-BERT or ColBERT."""
+    """MLR, ME-BERT or ColBERT: several vectors of a passage, reduced as the settings say."""
 
     sides_alike = False
 
@@ -337,27 +350,32 @@ class MultiVector(Pooled):
         norm_path = backbone.architecture.final_norm
         if self.settings.norm_intermediate and norm_path:
             final_norm = backbone.encoder.get_submodule(norm_path)
+            # the embeddings take no norm, and the last layer's states have it already
             states[1:-1] = [final_norm(layer_states) for layer_states in states[1:-1]]
         pooled = [self.pool(states[layer], batch.attention_mask) for layer in self.layers]
         return torch.stack(pooled, dim=1)
 
     def indexed_vectors(self, vectors: PassageVectors) -> Tensor:
-        """See `Pooled`; a vector that a short passage lacks is a copy of the first."""
+        """See `Pooled`; a vector that a short passage lacks is a copy of the first.
+
+        ColBERT's and self-contrastive vectors are for training alone: of them, one is kept.
+        """
         values = vectors.values
         if self.vectors_per_passage > 1 and vectors.mask is not None:
             values = torch.where(vectors.mask.unsqueeze(-1), values, values[:, :1])
         return values[:, : self.vectors_per_passage]
 
 
-def _layers_last_first(settings: RepresentationSettings, last: int) -> list[int]:
-    """Return MLR's layers in the order of their vectors; `last` is the backbone's last layer."""
-    layers = settings.layers or (last - 1, last)
-    existing_layers = set(layers) & set(range(last + 1))
-    if last not in layers or sorted(layers) != sorted(existing_layers):
+def _layers_last_first(settings: RepresentationSettings, last_layer: int) -> list[int]:
+    """Return MLR's layers in the order of their vectors, of a backbone of 0 to `last_layer`."""
+    layers = settings.layers or (last_layer - 1, last_layer)
+    are_distinct = len(set(layers)) == len(layers)
+    exist = all(0 <= layer <= last_layer for layer in layers)
+    if not (are_distinct and exist and last_layer in layers):
         raise ModelError(
             f"--layers {','.join(map(str, layers))}: the backbone has the layers 0 to "
-            f"{last}, and the last must be among those named, each once",
-            f"for example --layers {last - 1},{last}",
+            f"{last_layer}, and the last must be among those named, each once",
+            f"for example --layers {last_layer - 1},{last_layer}",
         )
     return sorted(layers, reverse=True)
 
@@ -375,7 +393,7 @@ def needs_mlm_head(settings: RepresentationSettings) -> bool:
 class Encoder(nn.Module):
     """One side's encoder; most models use the same one for queries and passages.
 
-    `activation` is the name of the function, a class of torch.nn, that follows the linear layer of
+    `activation` names a class of torch.nn, such as "Tanh": the function after the linear layer of
     `settings.projection`.
     """
 
@@ -415,7 +433,7 @@ class Encoder(nn.Module):
         return self.representation.indexed_vectors(self.passage_vectors(batch))
 
     def _finish(self, vectors: Tensor) -> Tensor:
-        """Project, cut and normalise vectors, as far as the settings say so: (..., D)."""
+        """Project, cut and normalise vectors as the settings say: (..., H) -> (..., D)."""
         vectors = self.representation.projection(at_least_float32(vectors))
         vectors = at_least_float32(self.activation(vectors))
         return truncated(vectors, self.settings.truncate_dim, l2_norm=self.settings.l2_norm)
@@ -438,7 +456,7 @@ class Encoder(nn.Module):
 
 
 def _representation_of(settings: RepresentationSettings, backbone: Backbone) -> Pooled:
-    """Return what turns the backbone's states into vectors."""
+    """Return the module that turns the backbone's states into vectors."""
     if settings.representation in SEVERAL_VECTORS:
         return MultiVector(settings, backbone)
     hidden_size = backbone.config.hidden_size

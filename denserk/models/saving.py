@@ -24,7 +24,7 @@ from denserk.models.sentence_transformers_folder import (
     IDENTITY,
     OLDER_POOLING_KEYS,
     POOLING_MODES,
-    PROMPTS_FILE,
+    SETTINGS_FILE,
 )
 from denserk.version import __version__
 
@@ -196,7 +196,7 @@ def _write_sentence_transformers(
         "default_prompt_name": "document" if is_standard and text.passage_prefix else None,
         "similarity_fn_name": "euclidean" if description.metric is Metric.L2 else "dot",
     }
-    write_json(folder / PROMPTS_FILE, prompts)
+    write_json(folder / SETTINGS_FILE, prompts)
     write_json(folder / MODULES_FILE, modules)
     _write_card(folder, encoder, description, text, tied=tied, is_standard=is_standard)
 

@@ -25,7 +25,7 @@ from denserk.io.model_files import (
 )
 from denserk.io.outputs import DENSERK_FILE, MODEL_CONFIG
 
-PROMPTS_FILE = "config_sentence_transformers.json"
+SETTINGS_FILE = "config_sentence_transformers.json"  # of the model as a whole
 TOKENIZER_CONFIG = "tokenizer_config.json"
 ADAPTER_CONFIG = "adapter_config.json"
 OWN_MODULE = b"denserk.integrations"  # the class by which sentence-transformers opens denserk's
@@ -66,7 +66,7 @@ ACTIVATIONS = (IDENTITY, TANH, "ReLU", "GELU", "Sigmoid", "SiLU", "LeakyReLU", "
 # similarity_fn_name -> how vectors are compared; cosine compares normalised ones
 COSINE = "cosine"
 SIMILARITIES = {COSINE: Metric.INNER, "dot": Metric.INNER, "euclidean": Metric.L2}
-# values of the transformer's settings that denserk computes; None: absent
+# values of the transformer's settings that denserk computes, besides null, or no such setting
 TRANSFORMER_VALUES: dict[str, tuple[Any, ...]] = {
     "transformer_task": ("feature-extraction",),
     "module_output_name": ("token_embeddings",),
@@ -82,7 +82,7 @@ TRANSFORMER_KEYS = (
     "unpad_inputs",
 )
 TEXT_MODALITY = {"method": "forward", "method_output_name": "last_hidden_state"}
-# arguments of transformers' from_pretrained, in settings of these names, that change no vector
+# settings that hold arguments of transformers' from_pretrained, and those that change no vector
 ARGUMENTS = (
     "model_args",
     "model_kwargs",
@@ -133,9 +133,9 @@ class DenseLayer:
 class SentenceTransformersFolder:
     """A folder's settings. `files` are those that vectors depend on, besides the transformer's.
 
-    `cosine` is the reason for which vectors are L2-normalised although no module does it; empty if
-    one does, or if the model is not for cosine. Without `has_length` the folder records no length
-    of texts, and `text` has the default one.
+    `cosine_reason` is the setting for which vectors are L2-normalised although no module does it;
+    empty if one does, or if the model is not for cosine. Without `has_length` the folder records no
+    length of texts, and `text` has the default one.
     """
 
     root: Path
@@ -145,32 +145,34 @@ class SentenceTransformersFolder:
     metric: Metric
     files: tuple[Path, ...]
     dense: DenseLayer | None
-    cosine: str
+    cosine_reason: str
     prompts: "Prompts"
     has_length: bool
 
-    def remarks(self, representation: Collection[str], text: Collection[str]) -> list[str]:
+    def remarks(
+        self, replaced_representation: Collection[str], replaced_text: Collection[str]
+    ) -> list[str]:
         """Return what a user should know of the settings, but for those that options replace.
 
-        `representation` and `text` are the names of the replaced settings.
+        The arguments are the names of the replaced fields.
         """
         remarks = []
-        if self.cosine and "l2_norm" not in representation:
+        if self.cosine_reason and "l2_norm" not in replaced_representation:
             remarks.append(
-                f"{self.root} compares by cosine ({self.cosine}): its vectors are L2-normalised; "
-                "--no-l2-norm leaves their length"
+                f"{self.root} compares by cosine ({self.cosine_reason}): its vectors are "
+                "L2-normalised; --no-l2-norm leaves their length"
             )
         if self.metric is Metric.L2:
             remarks.append(
                 f"{self.root} compares by Euclidean distance: its vectors are indexed and searched "
                 "with --metric l2, unless another --metric is given"
             )
-        if not self.has_length and "passage_max_length" not in text:
+        if not self.has_length and "passage_max_length" not in replaced_text:
             remarks.append(
                 f"{self.root} records no length: texts are cut to {DEFAULT_LENGTH} tokens; "
                 "--passage-max-length and --query-max-length take others"
             )
-        if not {"query_prefix", "passage_prefix"} & set(text):
+        if not {"query_prefix", "passage_prefix"} & set(replaced_text):
             remarks += self.prompts.remarks(self.root)
         return remarks
 
@@ -217,7 +219,7 @@ def look_for_encoder(model: str) -> None:
     is_denserk = bool(read_optional_json(folder / DENSERK_FILE))
     if not is_denserk and is_sentence_transformers(folder):
         folder = read_sentence_transformers(folder).transformer
-    read_optional_json(folder / MODEL_CONFIG)
+    read_optional_json(folder / MODEL_CONFIG)  # an error if it is no JSON
 
 
 def check_cross_encoder(root: Path) -> None:
@@ -225,13 +227,14 @@ def check_cross_encoder(root: Path) -> None:
 
     Scores are those before the activation, which has the same order.
     """
-    model_path = root / PROMPTS_FILE
-    model_config = read_optional_json(model_path, PROMPTS_RULE)
-    default = model_config.get("default_prompt_name")
-    if default is not None and (model_config.get("prompts") or {}).get(default):
-        hint = f"set default_prompt_name in {model_path} to null to rerank without the prompt"
-        _reject(model_path, "default_prompt_name", default, hint)
-    _check_activation(model_config, model_path)
+    settings_path = root / SETTINGS_FILE
+    settings = read_optional_json(settings_path, PROMPTS_RULE)
+    prompts = settings.get("prompts") or {}
+    default = settings.get("default_prompt_name")
+    if default is not None and prompts.get(default):
+        hint = f"set default_prompt_name in {settings_path} to null to rerank without the prompt"
+        _reject(settings_path, "default_prompt_name", default, hint)
+    _check_activation(settings, settings_path)
     config = read_optional_json(root / MODEL_CONFIG, {"sentence_transformers?": dict})
     _check_activation(config.get("sentence_transformers") or {}, root / MODEL_CONFIG)
     for path in sorted(root.glob("sentence_*_config.json")):
@@ -252,6 +255,7 @@ def read_sentence_transformers(root: Path) -> SentenceTransformersFolder:
     """Read a folder's settings; a ModelError for one that denserk does not compute exactly."""
     modules = _read_modules(root)
     transformer = modules[TRANSFORMER]
+    # sentence_bert_config.json, or after another architecture; more than one there should not be
     transformer_paths = sorted(transformer.glob("sentence_*_config.json"))
     transformer_settings: Mapping[str, Any] = {}
     if transformer_paths:
@@ -264,23 +268,23 @@ def read_sentence_transformers(root: Path) -> SentenceTransformersFolder:
     if has_normalize:
         _check_normalize(modules[NORMALIZE])
 
-    model_path = root / PROMPTS_FILE
-    model_config = _read_model_config(model_path)
-    similarity = _read_similarity(model_config, model_path)
-    truncate_dim = _read_truncation(model_config, model_path, pooling, dense)
+    settings_path = root / SETTINGS_FILE
+    settings = _read_settings(settings_path)
+    similarity = _read_similarity(settings, settings_path)
+    truncate_dim = _read_truncation(settings, settings_path, pooling, dense)
     if truncate_dim is not None and has_normalize:
-        _check_truncation_of_normalised(similarity, model_path)
+        _check_truncation_of_normalised(similarity, settings_path)
     representation = RepresentationSettings(
         _read_pooling(pooling, pooling_path),
         l2_norm=has_normalize or similarity == COSINE,
         truncate_dim=truncate_dim,
         projection=dense.dimension if dense else 0,
     )
-    prompts = _read_prompts(model_config, model_path)
+    prompts = _read_prompts(settings, settings_path)
     max_length = transformer_settings.get("max_seq_length") or _tokenizer_length(transformer)
 
     files = [root / MODULES_FILE, pooling_path]
-    files += [path for path in (model_path, *transformer_paths) if path.is_file()]
+    files += [path for path in (settings_path, *transformer_paths) if path.is_file()]
     if dense is not None:
         files.append(dense.folder / MODEL_CONFIG)
     return SentenceTransformersFolder(
@@ -291,7 +295,7 @@ def read_sentence_transformers(root: Path) -> SentenceTransformersFolder:
         metric=SIMILARITIES[similarity],
         files=tuple(files),
         dense=dense,
-        cosine="" if has_normalize else _reason_for_cosine(similarity, model_config),
+        cosine_reason="" if has_normalize else _reason_for_cosine(similarity, settings),
         prompts=prompts,
         has_length=max_length is not None,
     )
@@ -304,17 +308,20 @@ def _read_transformer(path: Path) -> Mapping[str, Any]:
     return settings
 
 
-def _read_model_config(path: Path) -> Mapping[str, Any]:
+def _read_settings(path: Path) -> Mapping[str, Any]:
     """Return the settings of the model as a whole; those of another kind of model are rejected."""
-    config = read_optional_json(path, PROMPTS_RULE)
-    model_type = config.get("model_type")
+    settings = read_optional_json(path, PROMPTS_RULE)
+    model_type = settings.get("model_type")
     if model_type not in (None, "SentenceTransformer"):
         _reject(path, "model_type", model_type, ENCODE_ELSEWHERE)
-    return config
+    return settings
 
 
 def _check_truncation_of_normalised(similarity: str, path: Path) -> None:
-    """Reject cut vectors that are not normalised again, as denserk would do it."""
+    """Reject vectors that are normalised, then cut, and compared as they are.
+
+    denserk normalises after the cut, which is the same for cosine alone.
+    """
     if similarity == COSINE:
         return
     raise ModelError(
@@ -324,12 +331,12 @@ def _check_truncation_of_normalised(similarity: str, path: Path) -> None:
     )
 
 
-def _reason_for_cosine(similarity: str, model_config: Mapping[str, Any]) -> str:
+def _reason_for_cosine(similarity: str, settings: Mapping[str, Any]) -> str:
     """Return why a model compares by cosine; empty if it does not."""
     if similarity != COSINE:
         return ""
-    if model_config.get("similarity_fn_name"):
-        return f"similarity_fn_name of {PROMPTS_FILE}"
+    if settings.get("similarity_fn_name"):
+        return f"similarity_fn_name of {SETTINGS_FILE}"
     return "the default of sentence-transformers"
 
 
@@ -389,6 +396,7 @@ def _check_transformer(settings: Mapping[str, Any], path: Path) -> None:
         if name in ARGUMENTS and isinstance(value, dict):
             for argument in value.keys() - HARMLESS_ARGUMENTS:
                 _reject(path, f"{name}.{argument}", value[argument], ENCODE_ELSEWHERE)
+        # what is unknown does nothing if it is false, null or empty
         elif value and name not in TRANSFORMER_KEYS:
             _reject(path, name, value, ENCODE_ELSEWHERE)
 
@@ -414,13 +422,7 @@ def _check_adapter(transformer: Path) -> None:
 
 def _read_pooling(pooling: Mapping[str, Any], path: Path) -> Representation:
     """Return the pooling of a folder."""
-    modes = pooling.get("pooling_mode")
-    if not modes:
-        modes = [mode for key, mode in OLDER_POOLING_KEYS.items() if pooling.get(key)]
-    if not modes:
-        modes = "mean"
-    if not isinstance(modes, list):
-        modes = [modes]
+    modes = _pooling_modes(pooling)
     if len(modes) != 1 or modes[0] not in POOLING_MODES:
         _reject(path, "pooling_mode", " and ".join(map(str, modes)), ENCODE_ELSEWHERE)
     if pooling.get("include_prompt") is False:
@@ -434,6 +436,17 @@ def _read_pooling(pooling: Mapping[str, Any], path: Path) -> Representation:
     return POOLING_MODES[modes[0]]
 
 
+def _pooling_modes(pooling: Mapping[str, Any]) -> list[Any]:
+    """Return the names of a folder's poolings, whose vectors would be concatenated if several."""
+    modes = pooling.get("pooling_mode")
+    if isinstance(modes, list) and modes:
+        return modes
+    if modes:
+        return [modes]
+    older_modes = [mode for key, mode in OLDER_POOLING_KEYS.items() if pooling.get(key)]
+    return older_modes or ["mean"]
+
+
 def _read_dense(folder: Path) -> DenseLayer:
     """Return the linear layer after the pooling."""
     path = folder / MODEL_CONFIG
@@ -441,6 +454,7 @@ def _read_dense(folder: Path) -> DenseLayer:
     _check_text_vectors(config, path)
     if config.get("use_residual"):
         _reject(path, "use_residual", config["use_residual"], ENCODE_ELSEWHERE)
+    # without one, the default of sentence-transformers
     class_path = str(config.get("activation_function", f"torch.nn.{TANH}"))
     activation = class_path.rpartition(".")[2]
     if not class_path.startswith("torch.nn.") or activation not in ACTIVATIONS:
@@ -461,9 +475,9 @@ def _check_text_vectors(config: Mapping[str, Any], path: Path) -> None:
             _reject(path, name, config[name], ENCODE_ELSEWHERE)
 
 
-def _read_similarity(model_config: Mapping[str, Any], path: Path) -> str:
+def _read_similarity(settings: Mapping[str, Any], path: Path) -> str:
     """Return the similarity by which vectors are compared; cosine is the default."""
-    similarity = model_config.get("similarity_fn_name") or COSINE
+    similarity = settings.get("similarity_fn_name") or COSINE
     if not isinstance(similarity, str) or similarity not in SIMILARITIES:
         hint = f"set similarity_fn_name in {path} to one of {', '.join(SIMILARITIES)}"
         _reject(path, "similarity_fn_name", similarity, hint)
@@ -471,24 +485,31 @@ def _read_similarity(model_config: Mapping[str, Any], path: Path) -> str:
 
 
 def _read_truncation(
-    model_config: Mapping[str, Any],
+    settings: Mapping[str, Any],
     path: Path,
     pooling: Mapping[str, Any],
     dense: DenseLayer | None,
 ) -> int | None:
     """Return the number of dimensions that are kept; None for all of them."""
-    size = model_config.get("truncate_dim")
+    size = settings.get("truncate_dim")
     if size is None:
         return None
     if type(size) is not int or size < 1:
         hint = f"set truncate_dim in {path} to a whole number, or null"
         _reject(path, "truncate_dim", size, hint)
-    dimensions = [pooling[name] for name in POOLING_DIMENSIONS if type(pooling.get(name)) is int]
-    if dense is not None:
-        dimensions = [dense.dimension]
-    if dimensions and size >= dimensions[0]:
+    dimension = _pooled_dimension(pooling) if dense is None else dense.dimension
+    if dimension is not None and size >= dimension:
         return None
     return int(size)
+
+
+def _pooled_dimension(pooling: Mapping[str, Any]) -> int | None:
+    """Return the dimension of pooled vectors; None if the pooling does not record it."""
+    for name in POOLING_DIMENSIONS:
+        dimension = pooling.get(name)
+        if type(dimension) is int:
+            return dimension
+    return None
 
 
 def _tokenizer_length(transformer: Path) -> int | None:
@@ -501,10 +522,10 @@ def _tokenizer_length(transformer: Path) -> int | None:
     return min(lengths, default=None)
 
 
-def _read_prompts(model_config: Mapping[str, Any], path: Path) -> Prompts:
+def _read_prompts(settings: Mapping[str, Any], path: Path) -> Prompts:
     """Return the prompts of queries and of passages."""
-    prompts = model_config.get("prompts") or {}
-    default = model_config.get("default_prompt_name")
+    prompts = settings.get("prompts") or {}
+    default = settings.get("default_prompt_name")
     if default is not None and default not in prompts:
         hint = f"set default_prompt_name in {path} to null, or to one of its prompts"
         _reject(path, "default_prompt_name", default, hint)
@@ -533,7 +554,7 @@ class SidePrompt(NamedTuple):
 def _side_prompt(
     prompts: Mapping[str, Any], names: Sequence[str], default: str | None
 ) -> SidePrompt:
-    """Return the prompt by the first of some names that there is, or the default prompt."""
+    """Return the prompt of the first of `names` that there is, or the one named `default`."""
     for name in names:
         if name in prompts:
             return SidePrompt(str(prompts[name] or ""), is_default=False)

@@ -40,6 +40,7 @@ from denserk.records import Passage, Query
 logger = logging.getLogger(__name__)
 
 PASSAGE, QUERY = "passage", "query"  # sides
+# of `quantize`: texts that scales are calibrated on, and texts that int8 is compared on
 CALIBRATION_TEXTS = 300
 CERTIFICATION_TEXTS = 500
 # The hint where there is no memory for a single text.
@@ -72,11 +73,14 @@ class TextEncoder:
         vectors_per_passage: S, rows that `encode_passages` returns for each passage.
         folder: where its files are.
         fingerprint: SHA-256 of weights, tokenizer and configuration; equal on any machine.
-        fingerprint_files: the files that it is of.
+        fingerprint_files: the files that `fingerprint` covers.
         max_length: the most tokens that it has positions for; None: any number.
         is_for_cosine: vectors are L2-normalised because the folder says cosine.
         queries_of: the model whose query vectors it learned, if it is for that model's index alone.
         metric: how its vectors are compared.
+        model_type: the backbone's, as in config.json.
+        backend: what computes it, OpenVINO or torch.
+        int8: the manifest's record of the int8 model that encodes one side; None without.
 
     Raises:
         UsageError: the model, the device or a setting does not exist.
@@ -100,30 +104,22 @@ class TextEncoder:
         self.is_for_cosine = stored.is_for_cosine
         self.queries_of = stored.queries_of
         self.metric = stored.metric
-        norm_is_chosen = "l2_norm" in representation  # by the user, and not by `like`
-        if like is not None and like.get("fingerprint") == self.fingerprint:
-            representation = {**like.get("representation", {}), **representation}
-            text = {**like.get("text", {}), **text}
-        self.representation = stored.choose(representation, text)
-        if not norm_is_chosen:
-            self._warn_of_missing_norm()
-        if not stored.has_settings and not representation:
-            pooling = self.representation.representation
-            logger.info(f"{self.name} does not record a pooling: taking {pooling}")
-        published_text = PUBLISHED_TEXT.get(without_revision(self.name), NOTHING)
-        self.text = fit_lengths(override(stored.text, published_text), text, self.max_length)
+        self.model_type = stored.passage.architecture.model_type
+        self._choose_settings(stored, representation, text, like)
+
         self.compute = compute
         self.device = prepare_device(compute)
-        self.backbone = stored.passage.architecture.model_type
         self.certificate: Mapping[str, Any] | None = None
-        tries_bfloat16 = is_bfloat16_tried(compute.dtype, self.device, self.backbone)
+        tries_bfloat16 = is_bfloat16_tried(compute.dtype, self.device, self.model_type)
         if tries_bfloat16:
             self._set_precision(Dtype.BFLOAT16)
         else:
             self._set_precision(choose_precision(compute.dtype, self.device))
         self.batch_tokens = compute.tokens_on(self.device.type, self.dtype)
+        # {texts} and {tokens} are for the budget to fill in
         work = f"encoding {{texts}} texts of {{tokens}} tokens on {self.device}"
         self._budget = TokenBudget(self.batch_tokens, work, shorten=SHORTEN)
+
         self.int8: dict[str, Any] | None = None
         query, passage = stored.build(self.representation)
         self.dimension = passage.dimension
@@ -136,8 +132,32 @@ class TextEncoder:
         }
         self.backend = self._prepare_certified(stored) if tries_bfloat16 else self._prepare()
 
+    def _choose_settings(
+        self,
+        stored: StoredModel,
+        representation: Mapping[str, Any],
+        text: Mapping[str, Any],
+        like: Mapping[str, Any] | None,
+    ) -> None:
+        """Set `representation` and `text`: of those given, of `like`, or else of the folder."""
+        norm_is_chosen = "l2_norm" in representation  # by the user, and not by `like`
+        if like is not None and like.get("fingerprint") == self.fingerprint:
+            representation = {**like.get("representation", {}), **representation}
+            text = {**like.get("text", {}), **text}
+        self.representation = stored.choose(representation, text)
+        if not norm_is_chosen:
+            self._warn_of_missing_norm()
+        if not stored.has_settings and not representation:
+            pooling = self.representation.representation
+            logger.info(f"{self.name} does not record a pooling: taking {pooling}")
+        published_text = PUBLISHED_TEXT.get(without_revision(self.name), NOTHING)
+        self.text = fit_lengths(override(stored.text, published_text), text, self.max_length)
+
     def _warn_of_missing_norm(self) -> None:
-        """Warn of vectors that lack the L2-normalisation by which the model compares by cosine."""
+        """Warn of vectors that lack the L2-normalisation by which the model compares by cosine.
+
+        The settings of such a folder have it: those of `like`, an index, do not.
+        """
         if self.is_for_cosine and not self.representation.l2_norm:
             logger.warning(
                 f"{self.name} compares by cosine, and the passages were encoded without "
@@ -157,17 +177,20 @@ class TextEncoder:
 
         Return the backend that computes them.
         """
-        exact = self._certificate_vectors()  # the weights are float32 until they are prepared
+        # the weights are float32 until they are prepared
+        float32_vectors = self._certificate_vectors()
         try:
+            # a backend that fails in bfloat16 is tried in float32 before another one is
             backend = self._prepare(takes_other_backend=False)
         except ModelError as error:
             logger.info(f"computing in float32 on the CPU: in bfloat16, {error}")
         else:
-            certificate = certificate_of(self._certificate_vectors(), exact)
+            certificate = certificate_of(self._certificate_vectors(), float32_vectors)
             self.certificate = certificate._asdict()
             logger.info(certificate.message)
             if certificate.holds:
                 return backend
+        # from the files again: the first encoders may have lost their float32 weights
         self._set_precision(Dtype.FLOAT32)
         query, passage = stored.build(self.representation)
         self.sides[QUERY] = self.sides[QUERY]._replace(encoder=query)
@@ -175,7 +198,10 @@ class TextEncoder:
         return self._prepare()
 
     def _certificate_vectors(self) -> NDArray[np.float32]:
-        """Return the vectors of the certificate's texts by each encoder: (N, D) float32."""
+        """Return the vectors of the certificate's texts by each encoder: (N, D) float32.
+
+        N counts the vectors of all texts, as passages, and of another query encoder after them.
+        """
         texts = certificate_texts()
         passage = self.sides[PASSAGE]
         query = self.sides[QUERY]
@@ -188,8 +214,8 @@ class TextEncoder:
     def _prepare(self, *, takes_other_backend: bool = True) -> Backend:
         """Prepare the encoders for inference, and return the backend that computes them.
 
-        Where OpenVINO is the default and cannot compute the model, torch does, or it is a
-        ModelError if that must not be.
+        Where OpenVINO was not chosen but is the default, and cannot compute the model, torch does;
+        without `takes_other_backend` this is a ModelError.
         """
         for encoder in self._encoders():
             encoder.to(self.device)
@@ -220,15 +246,15 @@ class TextEncoder:
         if self.compute.backend is not Backend.AUTO or self.device.type != "cpu":
             return False
         # looking vectors up takes no library
-        return self.backbone != STATIC and installed("openvino")
+        return self.model_type != STATIC and installed("openvino")
 
     def description(self) -> dict[str, Any]:
-        """The model and its settings, as plain JSON for manifests."""
+        """The model and its settings, as plain JSON for manifests; what is None is left out."""
         values = {
             "name": self.name,
             "fingerprint": self.fingerprint,
             "queries_of": self.queries_of,
-            "backbone": self.backbone,
+            "backbone": self.model_type,
             "dimension": self.dimension,
             "metric": None if self.metric is Metric.INNER else self.metric.value,
             "backend": self.backend.value,
@@ -246,6 +272,7 @@ class TextEncoder:
 
         Scales are calibrated on the first `CALIBRATION_TEXTS`. The vectors of the last
         `CERTIFICATION_TEXTS` are compared with float32; if they are too far off, a ModelError.
+        `int8` is for the caller to set, in all processes.
         """
         if self.device.type != "cpu":
             raise UsageError(f"--int8 is for the CPU, not for {self.device}", "add --device cpu")
@@ -256,20 +283,21 @@ class TextEncoder:
             )
         calibration: list[tuple[Tensor, ...]] = []
         for text in texts[:CALIBRATION_TEXTS]:
-            for batch in self.plan(side, [text]).batches:
+            for batch in self.plan(side, [text]).batches:  # one batch, of one text
                 calibration.append((batch.input_ids, batch.attention_mask.long()))
         planned = self.plan(side, texts[-CERTIFICATION_TEXTS:])
         backbone = self.sides[side].encoder.backbone
         assert backbone.compiled is not None
-        exact = self.encode_planned(side, planned)
+        float32_vectors = self.encode_planned(side, planned)
         backbone.compiled = backbone.compiled.quantized(calibration)
-        certificate = certify(self.encode_planned(side, planned), exact)
+        certificate = certify(self.encode_planned(side, planned), float32_vectors)
         logger.info(
             f"int8: cosine to float32 {certificate['mean_cosine']:.4f} in the mean, "
             f"{certificate['cosine_5th_percentile']:.4f} at the 5th percentile "
             f"({planned.count} texts)"
         )
         self._quantized = backbone.compiled
+        # the record identifies the file that `save_int8` writes, and there is no folder yet
         with scratch_folder("int8") as folder:
             self.save_int8(folder)
             return {"sha256": file_sha256(folder / INT8_WEIGHTS), **certificate}
@@ -281,7 +309,8 @@ class TextEncoder:
     def use_int8(self, side: str, folder: Path, recorded: Mapping[str, Any]) -> None:
         """Encode one side, or both that share an encoder, by what `save_int8` wrote.
 
-        Files other than those `recorded` in the folder's manifest are a ModelError.
+        `recorded` is what `quantize` returned, in the folder's manifest; weights other than those
+        are a ModelError.
         """
         if file_sha256(folder / INT8_WEIGHTS) != recorded.get("sha256"):
             raise ModelError(f"{folder / INT8_WEIGHTS} is not the model that made {folder}")
@@ -329,7 +358,7 @@ class TextEncoder:
 
     def _plan(self, ids: Sequence[TokenIds], tokenizer: TextTokenizer) -> PlannedTexts:
         """Divide tokenized texts into batches."""
-        if self.backbone != STATIC:
+        if self.model_type != STATIC:
             # a text of no tokens, where the tokenizer adds none, is read as one token of padding:
             # alone it would be no input, and beside others a state of nothing
             ids = [tokens if len(tokens) else [tokenizer.pad_id] for tokens in ids]
@@ -338,7 +367,7 @@ class TextEncoder:
 
     @property
     def _enough_tokens(self) -> float:
-        """The tokens from which a batch ends before shorter texts."""
+        """The number of tokens with which a batch ends rather than be padded for shorter texts."""
         return ENOUGH.get(self.device.type, inf)
 
     def in_batches(
@@ -348,23 +377,25 @@ class TextEncoder:
 
         Batches become smaller where there is no memory for them; see `TokenBudget`.
         """
-        if planned.batch_tokens > self._budget.tokens:
+        if planned.batch_tokens > self._budget.tokens:  # planned before the budget was halved
             planned = self._divided_again(planned, 0)
         done = 0
         while done < len(planned.batches):
             batch = planned.batches[done]
             count, length = batch.input_ids.shape
             threads = self.threads_for(planned.count)
-            compute_batch = partial(self._computed, batch, compute, threads)
+            compute_batch = partial(self._compute_on_device, batch, compute, threads)
             result = self._budget.attempt(count, length, compute_batch)
-            if result is None:
+            if result is None:  # the budget is halved
                 planned = self._divided_again(planned, done)
                 done = 0
                 continue
             yield planned.rows[done], result
             done += 1
 
-    def _computed(self, batch: TokenBatch, compute: Callable[[TokenBatch], T], threads: int) -> T:
+    def _compute_on_device(
+        self, batch: TokenBatch, compute: Callable[[TokenBatch], T], threads: int
+    ) -> T:
         """Return what `compute` returns for a batch on the device."""
         with on_threads(threads):
             return compute(to_device(batch, self.device))
@@ -378,7 +409,10 @@ class TextEncoder:
     def _encode(
         self, vectors_of: Callable[[TokenBatch], Tensor], planned: PlannedTexts, advance: Advance
     ) -> NDArray[np.float32]:
-        """Encode texts by one encoder, in their order: (N, ...) float32."""
+        """Encode texts by one encoder, in their order: (N, D) or (N, S, D) float32.
+
+        vectors_of: a batch of token ids (b, T) -> (b, D) or (b, S, D).
+        """
         text_vectors = torch.empty(0, self.dimension)
         encoded_batches = self.in_batches(planned, lambda batch: vectors_of(batch).float())
         for rows, vectors in encoded_batches:

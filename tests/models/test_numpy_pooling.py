@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from denserk.models import numpy_pooling, representation
-from denserk.models.compiled_queries import REPRESENTATIONS
+from denserk.models.compiled_queries import NUMPY_POOLINGS
 
 
 @pytest.mark.parametrize("hidden_size", [16, 40, 100, 384])
@@ -15,7 +15,7 @@ def test_vectors_are_torchs_byte_by_byte(hidden_size, texts, tokens):
     hidden = draw.standard_normal((texts, tokens, hidden_size), dtype=np.float32)
     lengths = draw.integers(1, tokens + 1, texts)
     mask = np.arange(tokens) < lengths[:, None]
-    for name, pooling in REPRESENTATIONS.items():
+    for name, pooling in NUMPY_POOLINGS.items():
         pool = representation.POOLINGS[name]
         expected = pool(torch.from_numpy(hidden), torch.from_numpy(mask))
         vectors = numpy_pooling.POOLINGS[pooling](hidden, mask)
