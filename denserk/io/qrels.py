@@ -350,8 +350,10 @@ def grades_by_query(qrels: Iterable[Qrel]) -> dict[str, dict[str, int]]:
 def split_file(folder: Path, split: str | None) -> Path:
     """Return the qrels of one split of a BEIR folder; without a split, of its only one."""
     qrels_folder = folder / "qrels"
-    paths = sorted(qrels_folder.glob("*.tsv*"))
-    path_by_split = {path.name.partition(".")[0]: path for path in paths}
+    path_by_split: dict[str, Path] = {}
+    for ending in (".tsv", ".tsv.gz"):
+        for path in qrels_folder.glob(f"*{ending}"):
+            path_by_split.setdefault(path.name.removesuffix(ending), path)
     if split is None and len(path_by_split) == 1:
         (only_path,) = path_by_split.values()
         return only_path

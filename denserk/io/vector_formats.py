@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from denserk.config.encoding import VectorFormat
 from denserk.config.retrieval import Metric
-from denserk.errors import DenserkError, InputError, UsageError
+from denserk.errors import DenserkError, InputError, UsageError, reason_of
 from denserk.extras import require
 from denserk.io import files
 from denserk.io.json_records import dump_json, identifier, list_keys, read_objects
@@ -214,7 +214,7 @@ def read_parquet(path: str | Path) -> Iterator[VectorBlock]:
                 texts = batch.column("contents").to_pylist() if "contents" in names else None
                 yield checked_block(ids, vectors, texts, path)
     except (arrow.ArrowException, OSError, TypeError, ValueError) as error:
-        found = f"a broken file ({str(error).splitlines()[0]})"
+        found = f"a broken file ({reason_of(error)})"
         raise InputError(path, None, found, "Parquet with vectors of one length") from None
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from denserk.config.formats import QrelsFormat
 from denserk.errors import InputError
-from denserk.io.qrels import read_qrels, read_qrels_map, write_qrels
+from denserk.io.qrels import read_qrels, read_qrels_map, split_file, write_qrels
 from denserk.records import Qrel
 
 QRELS = [Qrel("007", "d1", 2), Qrel("q2", "d1", 0), Qrel("007", "d2", -1)]
@@ -65,3 +65,11 @@ def test_a_query_named_as_comments_begin_is_read_again(tmp_path, qrels_format):
     write_qrels(tmp_path / "q", qrels, qrels_format)
     judged_pairs = [(qrel.qid, qrel.docid) for qrel in read_qrels(tmp_path / "q")]
     assert judged_pairs == [("q1", "d1"), ("#", "d2")]
+
+
+def test_a_copy_beside_the_judgments_of_a_split_is_not_read(tmp_path):
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text(BEIR)
+    (tmp_path / "qrels" / "test.tsv.bak").write_text(BEIR.replace("d1", "d9"))
+    assert split_file(tmp_path, "test") == tmp_path / "qrels" / "test.tsv"
+    assert split_file(tmp_path, None) == tmp_path / "qrels" / "test.tsv"
