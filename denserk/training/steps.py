@@ -38,6 +38,10 @@ from denserk.models.text_encoder import PASSAGE, QUERY, TextEncoder
 
 # A loss by its weighted terms; their sum is the loss.
 Terms = dict[str, Tensor]
+# What a retrieval step returns beside them, for the log: the share of scores that are masked as
+# false negatives; and, before a term's name, what that term is when all scores are equal.
+MASKED = "masked"
+CHANCE = "chance_"
 
 
 class Limits(NamedTuple):
@@ -99,9 +103,8 @@ def retrieval_step(
 ) -> Terms:
     """Train a retriever, directly or with the gradient cache.
 
-    `across_devices`: the passages of other processes are negatives too. Where false negatives are
-    masked, "masked" is the share of scores that are. "chance_X" is the loss of a part X whose
-    scores are all equal.
+    `across_devices`: the passages of other processes are negatives too. The terms come with their
+    values at chance and, where false negatives are masked, the share of masked scores.
     """
     queries, passages = encode_retrieval_batch(model, batch, cache, update)
     guide_vectors = None
@@ -133,9 +136,9 @@ def retrieval_step(
 
     logged = {name: term.detach() for name, term in terms.items()}
     for name, loss in objective.chance(texts.keys, masked).items():
-        logged[f"chance_{name}"] = loss / divisors.contrastive
+        logged[f"{CHANCE}{name}"] = loss / divisors.contrastive
     if masked is not None:
-        logged["masked"] = masked.float().mean() / divisors.contrastive
+        logged[MASKED] = masked.float().mean() / divisors.contrastive
     if not across_devices:
         logged = summed(logged)
     return logged
