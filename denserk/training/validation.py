@@ -18,7 +18,7 @@ from denserk.config.finetuning import FinetuneRun
 from denserk.config.formats import CorpusSettings
 from denserk.data.batches import Pair, PairJoiner, TokenBatch, pad, to_device, without_padding
 from denserk.data.tokenization import TextTokenizer
-from denserk.data.training_batches import TrainingBatches, assemble
+from denserk.data.training_batches import TrainingBatches, sentence_batch
 from denserk.data.training_data import SentenceStore, TrainingStore
 from denserk.errors import InputError
 from denserk.evaluation.sentences import score_examples, summarize_examples
@@ -280,7 +280,7 @@ def measure_sentences(
     scores = []
     losses = []
     for items in np.split(np.arange(len(store)), range(BLOCK, len(store), BLOCK)):
-        batch = assemble(store, items)
+        batch = sentence_batch(store, items)
         labels = to_device(batch.labels, device)
         sentences = without_padding(batch.sentences)
         vectors = encode_tokens(encoder, sentences, store.pad_id, device, budget)
