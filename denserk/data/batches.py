@@ -20,7 +20,10 @@ T = TypeVar("T")
 
 
 def to_device(batch: T, device: "torch.device | str") -> T:
-    """Return a batch of tensors, in named tuples and dicts, on another device."""
+    """Return a batch with its tensors on another device: in named tuples and dicts, at any depth.
+
+    Other values, such as numbers and lists, stay.
+    """
     moved: Any = batch
     if isinstance(batch, Tensor):
         moved = batch.to(device, non_blocking=True)
@@ -36,7 +39,8 @@ class TokenBatch(NamedTuple):
     """Texts of one batch, padded to the longest.
 
     `input_ids`: (B, T) int64. `attention_mask`: (B, T) bool, True at tokens that are not padding.
-    `has_padding`: whether it is False anywhere, so that nobody has to ask a GPU; None: not known.
+    `has_padding`: whether the mask is False anywhere, known without waiting for a GPU's answer;
+    None: not known.
     """
 
     input_ids: Tensor
@@ -46,7 +50,7 @@ class TokenBatch(NamedTuple):
     def of(
         self, rows: Tensor | slice, width: int | None = None, *, has_padding: bool | None = None
     ) -> "TokenBatch":
-        """Return some texts by their rows, cut to `width` tokens; `has_padding` is then theirs."""
+        """Return some texts by their rows, cut to `width` tokens; `has_padding` of these."""
         ids = self.input_ids[rows, :width]
         mask = self.attention_mask[rows, :width]
         return TokenBatch(ids, mask, has_padding)
@@ -71,19 +75,20 @@ class TrainingBatch(NamedTuple):
     queries: TokenBatch
     passages: TokenBatch
     groups: Tensor
-    keys: Tensor  # (P,) int64 from 0, equal for equal passages, in the parts of all ranks
+    keys: Tensor  # (P,) int64 from 0, equal for equal passages, also of other ranks' parts
     teacher: Tensor | None
     items: Tensor  # (B,) int64, the queries' numbers in the prepared data
     known_positives: Positives | None = None  # to mask false negatives
-    # "query" and "passage" texts as the guide's ids
+    # token ids of the guide's tokenizer: "query" (B texts) and "passage" (P texts)
     guide_tokens: dict[str, Sequence[Ids]] | None = None
 
 
 class SentenceBatch(NamedTuple):
-    """Pairs or triplets of sentences: a batch, or one rank's part of it, which may be empty."""
+    """Sentence pairs, triplets, or queries to align; a batch, or a rank's part, perhaps empty."""
 
     sentences: TokenBatch  # B * n texts; those of example i stand at i * n .. i * n + n - 1
-    labels: Tensor | None  # (B,) float32 of pairs; None of triplets
+    # (B,) float32 of pairs; (B, D), the teacher's vectors, of queries; None of triplets
+    labels: Tensor | None
     items: Tensor  # (B,) int64, the examples' numbers in the prepared data
 
 
@@ -101,9 +106,10 @@ class PretrainingBatch(NamedTuple):
     that name takes its [CLS] state from there (MASTER's released preset: "npr", "cmp").
     `decoders`: each decoder's input from position 1 on; position 0 holds the [CLS] token, which the
     encoder's state replaces (MASTER: "mkp", "cmp", "npr", "dor", "gor"; RetroMAE: "retromae", the
-    unmasked text). A row without a term has only -100 as labels. `visible`: (B, T, T) bool, of
-    RetroMAE only: whether row i of the decoder sees position j; column 0, the [CLS] state, is True
-    throughout, and padding is False.
+    unmasked text). A text that has no part in one of them has only -100 as labels there.
+
+    `visible`: (B, T, T) bool, of RetroMAE only: whether row i of the decoder sees position j;
+    column 0, the [CLS] state, is True throughout, and padding is False.
     """
 
     texts: MaskedTexts
@@ -127,7 +133,7 @@ def pad(ids: Sequence[Ids], pad_id: int) -> TokenBatch:
 
 
 def concatenate(batches: Sequence[TokenBatch]) -> TokenBatch:
-    """Return the texts of some batches as one, padded to the widest, with token 0.
+    """Return the texts of some batches as one, padded to the widest, with token 0, on their device.
 
     >>> concatenate([pad([[5, 6, 7]], pad_id=0), pad([[8]], pad_id=0)])
     TokenBatch(input_ids=tensor([[5, 6, 7],
@@ -177,10 +183,10 @@ class PlannedTexts:
         batch_size: int | None = None,
         enough_tokens: float = inf,
     ) -> "PlannedTexts":
-        """Return the texts without the first `done_batches`, in batches of fewer tokens.
+        """Return the texts without those of the first `done_batches`, in batches of fewer tokens.
 
-        The rows of the texts stay as they are. With none done, the batches are those that `plan`
-        makes for `batch_tokens`.
+        Rows and `count` are still among all texts. With none done, the batches are those that
+        `plan` makes for `batch_tokens`.
         """
         texts: list[Ids] = []
         for batch in self.batches[done_batches:]:
@@ -188,7 +194,8 @@ class PlannedTexts:
         no_rows = torch.empty(0, dtype=torch.int64)  # of a block without texts
         rows_of_texts = torch.cat([no_rows, *self.rows[done_batches:]])
         remaining = plan(texts, self.pad_id, batch_tokens, batch_size, enough_tokens)
-        rows = tuple(rows_of_texts[numbers] for numbers in remaining.rows)
+        # `plan` counts from the first text that is left
+        rows = tuple(rows_of_texts[rows_of_remaining] for rows_of_remaining in remaining.rows)
         return replace(remaining, count=self.count, rows=rows)
 
 
@@ -230,7 +237,7 @@ class PairBatch(NamedTuple):
     token_types: Tensor | None  # (P, T) int64, or None where the model takes none
 
     def of(self, rows: Tensor, tokens: TokenBatch) -> "PairBatch":
-        """Return some rows, whose tokens are given, with token types of the same width."""
+        """Return some rows, whose `tokens` are given, with token types of the same width."""
         if self.token_types is None:
             return PairBatch(tokens, None)
         width = tokens.input_ids.shape[1]
@@ -250,10 +257,11 @@ class PairTemplate(NamedTuple):
         """Read the template off an encoding of two texts by the library tokenizers."""
         # of each token the number of its text, 0 or 1; None of a special token
         text_numbers = encoding.sequence_ids
+        backwards = text_numbers[::-1]
         first_start = text_numbers.index(0)
+        first_end = len(text_numbers) - backwards.index(0)
         second_start = text_numbers.index(1)
-        first_end = len(text_numbers) - text_numbers[::-1].index(0)
-        second_end = len(text_numbers) - text_numbers[::-1].index(1)
+        second_end = len(text_numbers) - backwards.index(1)
         return cls(
             start=encoding.ids[:first_start],
             middle=encoding.ids[first_end:second_start],
@@ -270,8 +278,8 @@ class PairTemplate(NamedTuple):
 class PairJoiner:
     """Joins tokenised queries and passages as the tokenizer joins their texts.
 
-    Each text was truncated to its own limit; beyond the joint limit, the passage is truncated.
-    `passage_type` is the token type of a passage; that of a query is 0.
+    Each text was truncated to its own limit; where both exceed the joint limit, `limit`, the
+    passage is truncated again. `passage_type` is the token type of a passage; that of a query is 0.
     """
 
     def __init__(self, tokenizer: Any, text: TextSettings, pairs: PairSettings) -> None:
@@ -282,10 +290,11 @@ class PairJoiner:
         backend.no_padding()
         self._template = PairTemplate.of(backend.encode("a", "a"))
         self.passage_type = self._template.passage_type
-        before, after = special_tokens_around(tokenizer)
-        self._count_before = len(before)  # of special tokens around a text alone
+        before, after = special_tokens_around(tokenizer)  # a text alone
+        self._count_before = len(before)
         self._count_after = len(after)
         special_count = self._template.special_count
+        # the limits of the texts count special tokens
         longest_query = text.query_max_length - len(before) - len(after)
         longest_passage = text.passage_max_length - len(before) - len(after)
         self.limit = longest_query + longest_passage + special_count
@@ -298,7 +307,7 @@ class PairJoiner:
                 f"--query-max-length {text.query_max_length}",
                 f"at least {least_limit}, or a smaller --query-max-length",
             )
-        self._room = self.limit - special_count
+        self._room = self.limit - special_count  # for the tokens of both texts
 
     def join(self, query: Ids, passage: Ids) -> Pair:
         """Join the ids of a query and of a passage, each with its own special tokens."""
@@ -311,6 +320,7 @@ class PairJoiner:
         return Pair(np.array(query_part + passage_part, dtype=np.int64), types)
 
     def _without_special_tokens(self, ids: Ids) -> Ids:
+        """Return the tokens of a text that was tokenised alone."""
         return ids[self._count_before : len(ids) - self._count_after]
 
     def batch(self, pairs: Sequence[Pair]) -> PairBatch:

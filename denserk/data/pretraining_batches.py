@@ -28,19 +28,26 @@ from denserk.errors import UsageError
 logger = logging.getLogger(__name__)
 
 # Version of the random numbers behind crops and masks: a run is resumed with the same ones only.
-DRAWS = 2
+DRAWS_VERSION = 2
 SAMPLES = 256  # uniform masks per text, at most, that RetroMAE's decoder rows draw from
 
-# What a text is masked for, and what a random number then decides: parts of the number's key.
+# What a text is masked for, a part of the key of its random numbers: the encoder's input, a further
+# input of the encoder for one decoder alone (..._PASS), or a decoder's input.
 Stage = IntEnum("Stage", "TEXT NPR_PASS CMP_PASS MKP CMP NPR DOR GOR RETROMAE", start=0)
-Use = IntEnum("Use", "CROP WORD FATE TOKEN", start=0)
+# What a random number then decides, too: where a text is cropped, the order of its words for a
+# mask, whether a masked token becomes [MASK], another token or stays (its fate), and which other.
+Decision = IntEnum("Decision", "CROP WORD FATE TOKEN", start=0)
+# decoders with an encoder's input of their own, by its stage: see `PretrainingBatch.passes`
 PASSES = {Stage.CMP_PASS: "cmp", Stage.NPR_PASS: "npr"}
 # objectives whose decoder rows see different tokens each
 WITH_DECODER_MASK = (PretrainingObjective.RETROMAE, PretrainingObjective.DUPMAE)
 
 
 class Draws(NamedTuple):
-    """Random numbers for rows of prepared text (B,) in an epoch, for a stage."""
+    """The random numbers of rows of prepared text (B,) in an epoch, for a stage; drawn by a call.
+
+    Equal arguments of a call give equal numbers.
+    """
 
     seed: int
     rows: Items
@@ -51,32 +58,32 @@ class Draws(NamedTuple):
         """Return those of another stage."""
         return self._replace(stage=stage)
 
-    def __call__(self, use: Use, count: int) -> Floats:
+    def __call__(self, decision: Decision, count: int) -> Floats:
         """Return random numbers in [0, 1): (B, count)."""
-        purpose = Purpose.MASKING + self.stage * len(Use) + use
+        purpose = Purpose.MASKING + self.stage * len(Decision) + decision
         return keyed_uniform(generator(self.seed, purpose, self.epoch), self.rows, count)
 
 
 class Texts(NamedTuple):
-    """Padded texts without [CLS] and [SEP]: (B, T) ids, (B,) lengths, (B, T) `words_of`."""
+    """Padded texts without [CLS] and [SEP]."""
 
-    ids: Ids
-    lengths: Ids
-    words: Ids
+    ids: Ids  # (B, T)
+    lengths: Ids  # (B,)
+    words: Ids  # (B, T), the number of each token's word: see `masking.words_of`
 
 
 class Crops(NamedTuple):
     """The tokens start .. end - 1 of each text."""
 
-    texts: Sequence[Ids]
+    texts: Sequence[Ids]  # whole
     starts: Ids
     ends: Ids
 
     @classmethod
     def draw(cls, texts: Sequence[Ids], draws: Draws, limit: int) -> "Crops":
-        """Crop texts to at most `limit` tokens, at random places."""
+        """Crop texts to at most `limit` tokens, from random positions on."""
         lengths = np.array([len(text) for text in texts], dtype=np.int64)
-        shares = draws(Use.CROP, 1)[:, 0]
+        shares = draws(Decision.CROP, 1)[:, 0]
         starts = (shares * (np.maximum(lengths - limit, 0) + 1)).astype(np.int64)
         return cls(texts, starts, np.minimum(starts + limit, lengths))
 
@@ -92,32 +99,34 @@ class Crops(NamedTuple):
         for row, (text, bounds_of_text) in enumerate(zip(self.texts, bounds, strict=True)):
             [words] = masking.words_of(np.asarray(text, dtype=np.int64)[None], vocabulary)
             for side, bound in enumerate(bounds_of_text):
-                is_inside = 0 < bound < len(text)
-                cut[row, side] = is_inside and words[bound - 1] == words[bound] != NO_WORD
+                if 0 < bound < len(text):
+                    is_in_word = words[bound] != NO_WORD
+                    cut[row, side] = is_in_word and words[bound - 1] == words[bound]
         return cut
 
 
 def visible_tokens(words: Ids, rate: float, draws: Draws) -> Mask:
     """Return RetroMAE's decoder mask of a text, [CLS] and [SEP] included: (T,) -> (T + 2, T + 2).
 
-    `rate` is the share of the text, [CLS] and [SEP] counted, that a row does not see.
+    `rate` is the share of the text, [CLS] and [SEP] counted, that a row does not see. Each row has
+    one of at most `SAMPLES` uniform masks of the text. `draws` is of this text alone.
     """
     length = len(words) + SPECIAL_TOKENS
     sample_count = min(length, SAMPLES)
     limits = np.repeat(masking.budget(rate, np.array([length])), sample_count)
     word_count = words.max(initial=NO_WORD) + 1
-    order = draws(Use.WORD, sample_count * word_count).reshape(sample_count, -1)
+    order = draws(Decision.WORD, sample_count * word_count).reshape(sample_count, -1)
     samples = masking.uniform_masks(words[None], limits, order)
-    sample_of_row = (draws(Use.FATE, length)[0] * sample_count).astype(np.int64)
+    sample_of_row = (draws(Decision.FATE, length)[0] * sample_count).astype(np.int64)
     visible = np.ones((length, length), dtype=bool)
     visible[:, 1:-1] = ~samples[sample_of_row]
-    np.fill_diagonal(visible, val=False)
-    visible[:, 0] = True
+    np.fill_diagonal(visible, val=False)  # a row does not see the token that it predicts
+    visible[:, 0] = True  # but all see the encoder's state
     return visible
 
 
 def refuse_generated(tasks: frozenset[MasterTask]) -> None:
-    """Raise an error for tasks on generated text."""
+    """Raise a UsageError if any task is on generated text, of which the corpus has none."""
     generated = sorted(tasks & {MasterTask.DOR, MasterTask.GOR})
     if not generated:
         return
@@ -132,8 +141,8 @@ def refuse_generated(tasks: frozenset[MasterTask]) -> None:
 class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
     """The batches of a run over text prepared for its objective, with the same tokenizer.
 
-    Within a process's part, texts are ordered by length, the longest first; the two spans of a
-    document stay together.
+    Within a process's part, texts are ordered by length, the longest first. For coCondenser an item
+    is a document, of which a batch has two spans, one after the other, in the order of the items.
     """
 
     def __init__(
@@ -150,6 +159,7 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         self.limit = run.units.max_length - SPECIAL_TOKENS
         self.vocabulary = SubwordTokens.of(tokenizer, masking_settings.masking)
         decoder_rate = masking_settings.decoder_mlm_probability
+        # shares of tokens that are masked uniformly, by stage; elsewhere `mlm_probability`
         self.rates = {
             Stage.DOR: decoder_rate,
             Stage.GOR: decoder_rate,
@@ -162,7 +172,10 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
             self.weights = KeywordWeights(store.words, len(store), masking_settings)
 
     def _npr_kind(self) -> NprKind:
-        """Return what npr recovers; without neighbours it is the second half of each passage."""
+        """Return what MASTER's task npr recovers, and log what the corpus lacks for it.
+
+        Where no passage has a neighbour, it is the second half of each passage.
+        """
         kind = self.settings.npr
         if MasterTask.NPR not in self.tasks or kind is not NprKind.NEIGHBOUR:
             return kind
@@ -176,7 +189,7 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         return kind
 
     def assemble(self, items: Items, epoch: int) -> PretrainingBatch:
-        """Return the batch of items at their visit in an epoch."""
+        """Return the batch of items, cropped and masked as an epoch draws it."""
         rows, texts = self._texts_of(items, epoch)
         draws = Draws(self.settings.seed, rows, epoch)
         crops = Crops.draw(texts, draws, self.limit)
@@ -184,12 +197,15 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
             return self._retromae_batch(self._padded(crops.of(texts)), draws)
         if self.objective is PretrainingObjective.MASTER:
             return self._master_batch(crops, draws)
-        return PretrainingBatch(self._uniform(crops, draws), {}, {})
+        return PretrainingBatch(self._uniformly_masked(crops, draws), {}, {})
 
     def _retromae_batch(self, texts: Texts, draws: Draws) -> PretrainingBatch:
-        """Return texts masked for the encoder, and whole for RetroMAE's decoder with its mask."""
+        """Return texts masked for the encoder, and whole for RetroMAE's decoder with its mask.
+
+        DupMAE's batches are the same.
+        """
         # as the authors do, RetroMAE's budget counts [CLS] and [SEP]
-        mask = self._choose(texts, draws, SPECIAL_TOKENS)
+        mask = self._uniform_mask(texts, draws, SPECIAL_TOKENS)
         encoder_input = self._masked(texts, mask, draws)
         decoders = {Stage.RETROMAE.name.lower(): self._unmasked(texts)}
         visible = self._visible(texts, draws.at(Stage.RETROMAE))
@@ -198,11 +214,11 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
     def _master_batch(self, crops: Crops, draws: Draws) -> PretrainingBatch:
         """Return texts masked for the encoder, and the inputs of each of MASTER's tasks."""
         texts = self._padded(crops.of(crops.texts))
-        mask = self._choose(texts, draws)
+        mask = self._uniform_mask(texts, draws)
         encoder_input = self._masked(texts, mask, draws)
         passes = {}
         decoders = {}
-        for stage, masked_texts in self._master(crops, texts, mask, draws).items():
+        for stage, masked_texts in self._master_inputs(crops, texts, mask, draws).items():
             if stage in PASSES:
                 passes[PASSES[stage]] = masked_texts
             else:
@@ -210,7 +226,7 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         return PretrainingBatch(encoder_input, passes, decoders)
 
     def _texts_of(self, items: Items, epoch: int) -> tuple[Items, Sequence[Ids]]:
-        """Return the rows of a batch and their texts, in its order."""
+        """Return the rows of the batch's texts in the store, and the whole texts, in its order."""
         if self.store.layout is Layout.SPANS:
             rows = np.concatenate([self._two_spans(item, epoch) for item in items.tolist()])
             return rows, self.store.texts[rows]
@@ -228,12 +244,12 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         return rows
 
     def _visible(self, texts: Texts, draws: Draws) -> Tensor:
-        """Return RetroMAE's decoder masks of padded texts: (B, T, T)."""
-        row_count, width = texts.ids.shape
-        width += SPECIAL_TOKENS
+        """Return RetroMAE's decoder masks of B padded texts of T tokens: (B, T + 2, T + 2)."""
+        text_count, text_width = texts.ids.shape
+        width = text_width + SPECIAL_TOKENS
         rate = self.settings.decoder_mlm_probability
-        visible = np.zeros((row_count, width, width), dtype=bool)
-        visible[:, :, 0] = True
+        visible = np.zeros((text_count, width, width), dtype=bool)
+        visible[:, :, 0] = True  # also in the rows of padding, which must see something
         for row, length in enumerate(texts.lengths.tolist()):
             draws_of_text = draws._replace(rows=draws.rows[row : row + 1])
             text_visible = visible_tokens(texts.words[row, :length], rate, draws_of_text)
@@ -242,36 +258,44 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         return torch.from_numpy(visible)
 
     def _padded(self, texts: Sequence[Ids]) -> Texts:
+        """Return texts as one batch, with the words of their tokens."""
         padded = pad(texts, self.vocabulary.pad_id)
         ids = padded.input_ids.numpy()
         lengths = padded.attention_mask.numpy().sum(axis=1)
         return Texts(ids, lengths, masking.words_of(ids, self.vocabulary))
 
-    def _choose(self, texts: Texts, draws: Draws, extra: int = 0) -> Mask:
-        """Return uniform masks; `extra` tokens are added to the lengths for the budget."""
+    def _uniform_mask(self, texts: Texts, draws: Draws, counted_special: int = 0) -> Mask:
+        """Return which tokens to mask, by words drawn uniformly, at the stage's rate: (B, T).
+
+        `counted_special` are the special tokens around a text that its budget counts.
+        """
         rate = self.rates.get(draws.stage, self.settings.mlm_probability)
-        limits = masking.budget(rate, texts.lengths + extra)
+        limits = masking.budget(rate, texts.lengths + counted_special)
         word_count = texts.words.max(initial=NO_WORD) + 1
-        order = draws(Use.WORD, word_count)
+        order = draws(Decision.WORD, word_count)
         return masking.uniform_masks(texts.words, limits, order)
 
     def _masked(self, texts: Texts, mask: Mask, draws: Draws) -> MaskedTexts:
-        """Replace masked tokens, which are the labels."""
+        """Return the input of texts whose masked tokens are replaced, and are the labels."""
         width = texts.ids.shape[1]
-        fate = draws(Use.FATE, width)
+        fate = draws(Decision.FATE, width)
         if self.settings.all_mask:
-            fate = np.zeros_like(fate)
-        token = draws(Use.TOKEN, width)
+            fate = np.zeros_like(fate)  # every masked token becomes [MASK]
+        token = draws(Decision.TOKEN, width)
         input_ids = masking.corrupt(texts.ids, mask, self.vocabulary, fate, token)
         return self._framed(texts, input_ids, mask)
 
     def _unmasked(self, texts: Texts) -> MaskedTexts:
-        """Return texts as they are, every token a label."""
+        """Return the input of texts as they are, every token a label."""
         is_token = np.arange(texts.ids.shape[1]) < texts.lengths[:, None]
         return self._framed(texts, texts.ids, is_token)
 
     def _framed(self, texts: Texts, input_ids: Ids, is_label: Mask) -> MaskedTexts:
-        """Return the input of some texts, with [CLS] before and [SEP] after, and the labels."""
+        """Return the input of texts, with [CLS] before and [SEP] after, and the labels.
+
+        `input_ids` (B, T) are the texts' tokens, some replaced; `is_label` (B, T) which of the
+        texts' tokens are labels.
+        """
         count, width = input_ids.shape
         tokens = np.full((count, width + SPECIAL_TOKENS), self.vocabulary.pad_id, dtype=np.int64)
         labels = np.full_like(tokens, IGNORED)
@@ -283,13 +307,17 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         framed_texts = TokenBatch(torch.from_numpy(tokens), torch.from_numpy(is_token))
         return MaskedTexts(framed_texts, torch.from_numpy(labels))
 
-    def _master(
+    def _master_inputs(
         self, crops: Crops, cropped: Texts, mask: Mask, draws: Draws
     ) -> dict[Stage, MaskedTexts]:
-        """Mask passages for MASTER's decoders; `mask` is that of the encoder's input."""
+        """Mask passages for MASTER's decoders, and for their passes of the encoder, by stage.
+
+        `crops` are the passages of the batch, `cropped` the same as padded texts, and `mask` that
+        of the encoder's input.
+        """
         masked_texts: dict[Stage, MaskedTexts] = {}
         if MasterTask.MKP in self.tasks:
-            masked_texts[Stage.MKP] = self._keywords(crops, draws.rows, draws.at(Stage.MKP))
+            masked_texts[Stage.MKP] = self._masked_keywords(crops, draws.rows, draws.at(Stage.MKP))
         if MasterTask.CMP in self.tasks:
             masked_texts |= self._complements(cropped, mask, draws)
         if MasterTask.NPR in self.tasks:
@@ -304,11 +332,11 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         return masked_texts
 
     def _complements(self, texts: Texts, mask: Mask, draws: Draws) -> dict[Stage, MaskedTexts]:
-        """Mask what the encoder sees: of its input, or of an input for this decoder alone."""
+        """Mask what the encoder sees unmasked: of its input, or of one for this decoder alone."""
         masked_texts = {}
         if self.settings.cmp_pass:
             draws_of_pass = draws.at(Stage.CMP_PASS)
-            mask = self._choose(texts, draws_of_pass)
+            mask = self._uniform_mask(texts, draws_of_pass)
             masked_texts[Stage.CMP_PASS] = self._masked(texts, mask, draws_of_pass)
         complement = ~mask & ~self.vocabulary.special[texts.ids]
         masked_texts[Stage.CMP] = self._masked(texts, complement, draws.at(Stage.CMP))
@@ -316,12 +344,13 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
 
     def _neighbours(self, draws: Draws) -> MaskedTexts:
         """Mask the keywords of each passage's neighbour; a passage without one gets no text."""
+        # an offset of 0 stands for no neighbour
         neighbour_rows = draws.rows + self.store.neighbours[draws.rows]
         has_neighbour = neighbour_rows != draws.rows
         texts = []
         for text, is_neighbour in zip(self.store.texts[neighbour_rows], has_neighbour, strict=True):
             texts.append(text if is_neighbour else text[:0])
-        return self._keywords(Crops.draw(texts, draws, self.limit), neighbour_rows, draws)
+        return self._masked_keywords(Crops.draw(texts, draws, self.limit), neighbour_rows, draws)
 
     def _halves(self, crops: Crops, draws: Draws) -> dict[Stage, MaskedTexts]:
         """Mask the first half of passages uniformly, and the keywords of the second.
@@ -334,32 +363,34 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         first_halves = crops._replace(ends=middles)
         second_halves = crops._replace(starts=middles, ends=ends)
         return {
-            Stage.NPR_PASS: self._uniform(first_halves, draws.at(Stage.NPR_PASS)),
-            Stage.NPR: self._keywords(second_halves, draws.rows, draws.at(Stage.NPR)),
+            Stage.NPR_PASS: self._uniformly_masked(first_halves, draws.at(Stage.NPR_PASS)),
+            Stage.NPR: self._masked_keywords(second_halves, draws.rows, draws.at(Stage.NPR)),
         }
 
     def _queries(self, draws: Draws) -> MaskedTexts:
         """Mask the generated queries of passages uniformly."""
         queries = self.store.queries[draws.rows]
-        return self._uniform(Crops.draw(queries, draws, self.limit), draws)
+        return self._uniformly_masked(Crops.draw(queries, draws, self.limit), draws)
 
     def _continuations(self, passages: Sequence[Ids], draws: Draws) -> MaskedTexts:
         """Mask the continuations of passages uniformly; one without takes part itself."""
         texts = []
         for continuation, passage in zip(self.store.next[draws.rows], passages, strict=True):
             texts.append(continuation if len(continuation) > 0 else passage)
-        return self._uniform(Crops.draw(texts, draws, self.limit), draws)
+        return self._uniformly_masked(Crops.draw(texts, draws, self.limit), draws)
 
-    def _uniform(self, crops: Crops, draws: Draws) -> MaskedTexts:
+    def _uniformly_masked(self, crops: Crops, draws: Draws) -> MaskedTexts:
+        """Mask words of cropped texts, drawn uniformly."""
         texts = self._padded(crops.of(crops.texts))
-        return self._masked(texts, self._choose(texts, draws), draws)
+        return self._masked(texts, self._uniform_mask(texts, draws), draws)
 
-    def _keywords(self, crops: Crops, rows: Items, draws: Draws) -> MaskedTexts:
-        """Mask the keywords of passages, which are these rows of the store."""
+    def _masked_keywords(self, crops: Crops, rows: Items, draws: Draws) -> MaskedTexts:
+        """Mask words of cropped passages, drawn by weight; `rows` are theirs in the store."""
         texts = self._padded(crops.of(crops.texts))
+        # of each token, its word's number in the corpus: (B, T)
         word_numbers = pad(crops.of(self.store.word_numbers[rows]), 0).input_ids.numpy()
         weights = self.weights(word_numbers, texts.words, crops.cut_words(self.vocabulary))
-        order = draws(Use.WORD, weights.shape[1])
+        order = draws(Decision.WORD, weights.shape[1])
         rate = self.settings.decoder_mlm_probability
         mask = masking.keyword_masks(texts.words, weights, rate, order)
         return self._masked(texts, mask, draws)

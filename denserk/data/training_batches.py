@@ -41,18 +41,21 @@ def items_of_run(items: Items, settings: SamplingSettings) -> Items:
 
 
 def hashes(texts: Iterable[NDArray[Any]]) -> Tensor:
-    """Return a number for each text's token ids, in every process the same: (N,) int64."""
+    """Return a number for the token ids of each text, in every process the same: (N,) int64."""
     digests = (blake2b(ids.tobytes(), digest_size=8).digest() for ids in texts)
     return torch.frombuffer(bytearray(b"".join(digests)), dtype=torch.int64)
 
 
 class ScheduledBatches(Dataset[Batch]):
-    """The batches of a run for one process; `batches[step]` is the batch of a global step.
+    """The batches of a run for one process; `batches[step]` is its part of the batch of a step.
 
-    A batch depends on the data, the settings and the step, and on nothing else: a run is resumed
-    by starting at its next step, loader workers change nothing, and the parts of all ranks, one
-    after another, are the batch that a single process gets. Each epoch has its own order.
-    `max_steps` replaces `epochs`, the passes over the data; `world` is the number of processes.
+    A step here is a batch, of which an update of the weights may add up several. A batch depends
+    on the data, the settings and the step, and on nothing else: a run is resumed by starting at its
+    next step, loader workers change nothing, and the parts of all ranks, one after another, are the
+    batch that a single process gets. Each epoch has its own order of the `items`.
+
+    `batch_size` is that of all processes together. `max_steps` replaces `epochs`, the passes over
+    the data; `world` is the number of processes.
     """
 
     # the last batch of an epoch may be smaller, else what does not fill is dropped
@@ -92,7 +95,7 @@ class ScheduledBatches(Dataset[Batch]):
         if max_steps is None:
             max_steps = math.ceil(self.steps_per_epoch * epochs)
         self._steps = max_steps
-        # the order of the last epoch that was asked for
+        # the last epoch of which a batch was taken, and its order of the items
         self._epoch = -1
         self._order = items
 
@@ -101,7 +104,7 @@ class ScheduledBatches(Dataset[Batch]):
 
     @abstractmethod
     def assemble(self, items: Items, epoch: int) -> Batch:
-        """Return the batch of items at their visit in an epoch."""
+        """Return the batch of items, with the random choices of an epoch."""
 
     def __getitem__(self, step: int) -> Batch:
         """Return this process's part of the batch of a step."""
@@ -112,18 +115,18 @@ class ScheduledBatches(Dataset[Batch]):
             self._order = generator(self.seed, Purpose.ORDER, epoch).permutation(self.items)
             self._epoch = epoch
         start = batch_number * self.batch_size
-        batch = self._order[start : start + self.batch_size]
-        local_start = self.rank * len(batch) // self.world
-        local_end = (self.rank + 1) * len(batch) // self.world
-        return self.assemble(batch[local_start:local_end], epoch)
+        items = self._order[start : start + self.batch_size]
+        local_start = self.rank * len(items) // self.world
+        local_end = (self.rank + 1) * len(items) // self.world
+        return self.assemble(items[local_start:local_end], epoch)
 
 
 class TrainingBatches(ScheduledBatches[Any]):
     """The batches of a run on queries with passages; `batch_size` queries over all processes.
 
     Under `with_scores` they have the teacher's scores, and queries without negatives, whose random
-    passages no teacher has seen, are left out. Under `masks` they have the known positives, and the
-    token ids of `guide`, the same data as a guide reads it.
+    passages no teacher has seen, are left out. Under `masks` they have the known positives, to mask
+    false negatives. With `guide`, the same data tokenised for a guide, they have its token ids.
     """
 
     def __init__(
@@ -150,12 +153,14 @@ class TrainingBatches(ScheduledBatches[Any]):
         items = items_of_run(items, settings)
         super().__init__(store, items, batch_size, settings.seed, **options)
         self._warn_of_few_negatives(items)
-        self._known_positives: dict[int, Items] = {}  # by item, of queries without negatives
+        # rows that are not drawn as random passages, by item, where they are more than its own
+        # positives: see `_positives_of_equal_queries`
+        self._shared_positives: dict[int, Items] = {}
         needs_negatives = settings.group_size > 1
-        without_negatives = int((self._negative_counts(items) == 0).sum())
-        if needs_negatives and without_negatives:
-            logger.warning(f"queries without a negative get random passages: {without_negatives:,}")
-            self._known_positives = self._positives_of_equal_queries(items)
+        count_without = int((self._negative_counts(items) == 0).sum())
+        if needs_negatives and count_without:
+            logger.warning(f"queries without a negative get random passages: {count_without:,}")
+            self._shared_positives = self._positives_of_equal_queries(items)
             self._refuse_positives_alone(items)
 
     def _refuse_unscored(self) -> None:
@@ -177,10 +182,10 @@ class TrainingBatches(ScheduledBatches[Any]):
         )
 
     def _with_negatives(self, items: Items) -> Items:
-        """Return the items with a negative, if groups have any."""
+        """Return the items that have a negative; all items where groups have no negatives."""
         if self.sampling.group_size == 1:
             return items
-        items_with_negatives = items[self.store.negative_counts > 0]
+        items_with_negatives = items[self.store.negative_counts[items] > 0]
         left_out = len(items) - len(items_with_negatives)
         if left_out:
             message = "queries without a negative have nothing to distil, left out"
@@ -188,10 +193,11 @@ class TrainingBatches(ScheduledBatches[Any]):
         return items_with_negatives
 
     def _negative_counts(self, items: Items) -> Items:
-        """Return how many negatives of each item may be drawn."""
-        counts = self.store.negative_counts
-        pool = self.sampling.negative_pool or counts.max(initial=0)
-        return np.minimum(counts[items], pool)
+        """Return how many negatives of each item may be drawn: all, or the first of each list."""
+        counts = self.store.negative_counts[items]
+        if self.sampling.negative_pool is None:
+            return counts
+        return np.minimum(counts, self.sampling.negative_pool)
 
     def _warn_of_few_negatives(self, items: Items) -> None:
         """Warn of queries with negatives, but fewer than a group needs."""
@@ -207,23 +213,23 @@ class TrainingBatches(ScheduledBatches[Any]):
             )
 
     def _positives_of_equal_queries(self, items: Items) -> dict[int, Items]:
-        """Return the positives of queries without a negative, those of equal queries among them.
+        """Return the positives of all examples of a query, as rows, by item.
 
-        They are by item, where an equal query has an example of its own.
+        Only items without a negative are in it, and only those whose query has several examples.
         """
         store = self.store
         without_negatives = set(items[store.negative_counts[items] == 0].tolist())
-        known_positives: dict[int, Items] = {}
+        shared_positives: dict[int, Items] = {}
         for items_of_query in self._items_by_query():
             if len(items_of_query) > 1 and not without_negatives.isdisjoint(items_of_query):
-                lists = [store.positives[item] for item in items_of_query]
-                positives = np.unique(np.concatenate(lists))
+                positives_of_items = [store.positives[item] for item in items_of_query]
+                positives = np.unique(np.concatenate(positives_of_items))
                 for item in without_negatives.intersection(items_of_query):
-                    known_positives[item] = positives
-        return known_positives
+                    shared_positives[item] = positives
+        return shared_positives
 
     def _items_by_query(self) -> Iterable[list[int]]:
-        """Return the items of each distinct query."""
+        """Return the items of each distinct query, by its token ids."""
         items_by_hash: dict[int, list[int]] = {}
         for start in range(0, len(self.store), HASHED_TOGETHER):
             queries = self.store.queries[start : start + HASHED_TOGETHER]
@@ -232,14 +238,14 @@ class TrainingBatches(ScheduledBatches[Any]):
         return items_by_hash.values()
 
     def _refuse_positives_alone(self, items: Items) -> None:
-        """Raise an InputError if all passages are positives of a query without negatives."""
+        """Raise an InputError if a query without negatives has all passages as positives."""
         store = self.store
         passage_count = len(store.passages)
         for item in items[store.negative_counts[items] == 0].tolist():
-            positives = self._known_positives.get(item)
+            positives = self._shared_positives.get(item)
             if positives is None:
                 positives = store.positives[item]
-            # a positive may be listed twice
+            # a positive may be listed twice: the distinct ones are counted where they may be all
             if len(positives) >= passage_count and len(np.unique(positives)) == passage_count:
                 raise InputError(
                     store.folder,
@@ -250,7 +256,7 @@ class TrainingBatches(ScheduledBatches[Any]):
                 )
 
     def groups(self, items: Items, epoch: int) -> tuple[Items, NDArray[np.float32]]:
-        """Return the passages of a visit of each item, and their scores: (B, n) each.
+        """Return the passages of each item in an epoch, and their teacher's scores: (B, n) each.
 
         Passages are rows of the store's, the positive first. A missing negative is -1, with a score
         of minus infinity; so is a repeated one, unless negatives are repeated on purpose.
@@ -266,27 +272,29 @@ class TrainingBatches(ScheduledBatches[Any]):
             strict=True,
         )
         for number, (item, positives, negatives, item_scores) in enumerate(examples):
-            positive_place = sampling.choose_positive(self.sampling, len(positives), item, epoch)
-            rows[number, 0] = positives[positive_place]
-            scores[number, 0] = item_scores[positive_place]
+            position = sampling.choose_positive(self.sampling, len(positives), item, epoch)
+            rows[number, 0] = positives[position]
+            scores[number, 0] = item_scores[position]
             pool = negatives[: self.sampling.negative_pool]
             if len(pool):
-                places = sampling.choose_negatives(self.sampling, len(pool), item, epoch)
-                rows[number, 1:] = np.where(places < 0, -1, pool[places])
-                scores[number, 1:] = item_scores[len(positives) + places]
+                # -1 for a missing one: its score, of another passage, is replaced below
+                positions = sampling.choose_negatives(self.sampling, len(pool), item, epoch)
+                rows[number, 1:] = np.where(positions < 0, -1, pool[positions])
+                scores[number, 1:] = item_scores[len(positives) + positions]
             elif self.sampling.group_size > 1:
-                known_positives = self._known_positives.get(item, positives)
+                excluded_positives = self._shared_positives.get(item, positives)
                 rows[number, 1:] = sampling.choose_random_passages(
-                    self.sampling, len(store.passages), known_positives, item, epoch
+                    self.sampling, len(store.passages), excluded_positives, item, epoch
                 )
         if not self.repeats:
+            # each passage against those before it in its group
             equals_earlier = np.tril(rows[:, :, None] == rows[:, None, :], -1).any(axis=2)
             rows[equals_earlier] = -1
         scores[rows < 0] = -np.inf
         return rows, scores
 
     def assemble(self, items: Items, epoch: int) -> Any:
-        """Return the batch of items at their visit in an epoch."""
+        """Return the `TrainingBatch` of items, with the passages that an epoch draws for them."""
         store = self.store
         rows, scores = self.groups(items, epoch)
         distinct = self._distinct_passages(rows, items)
@@ -307,45 +315,49 @@ class TrainingBatches(ScheduledBatches[Any]):
             groups=torch.from_numpy(distinct.groups),
             keys=torch.from_numpy(distinct.keys),
             teacher=torch.from_numpy(scores) if self.with_scores else None,
-            items=torch.from_numpy(items.copy()),
+            items=torch.from_numpy(items.copy()),  # which is a view of the epoch's order
             known_positives=known_positives,
             guide_tokens=guide_tokens,
         )
 
     def _distinct_passages(self, rows: Items, items: Items) -> "DistinctPassages":
-        """Return the passages of groups, each once and in the order of the groups."""
+        """Return the passages of groups (B, n), each once, in the order of their first places."""
         keys = rows
         if self.repeats:  # every occurrence is a passage of its own
             keys = items[:, None] * rows.shape[1] + np.arange(rows.shape[1])
         present = rows >= 0
-        distinct_keys, first_places, key_numbers = np.unique(
+        sorted_keys, first_positions, key_numbers = np.unique(
             keys[present], return_index=True, return_inverse=True
         )
-        order = np.argsort(first_places)
-        number_in_order = np.argsort(order)
+        order = np.argsort(first_positions)
+        number_in_order = np.argsort(order)  # by the number of a key among the sorted ones
         groups = np.full_like(rows, -1)
         groups[present] = number_in_order[key_numbers]
         return DistinctPassages(
-            rows=rows[present][first_places[order]], keys=distinct_keys[order], groups=groups
+            rows=rows[present][first_positions[order]], keys=sorted_keys[order], groups=groups
         )
 
     def _hashes_of_positives(
         self, items: Items, queries: Sequence[Any], passages: Sequence[Any]
     ) -> Positives:
-        """Return the hashes by which known positives are recognised in a batch."""
-        hashes_of_queries = [
+        """Return the hashes by which known positives are recognised in a batch.
+
+        `queries` and `passages` are the token ids of those in the batch; the positives are all that
+        the prepared data has of each query.
+        """
+        positives_of_items = [
             hashes(self.store.passages[rows]) for rows in self.store.positives[items]
         ]
-        padded = pad_sequence(hashes_of_queries, batch_first=True, padding_value=-1)
-        return Positives(hashes(queries), hashes(passages), padded)
+        positives = pad_sequence(positives_of_items, batch_first=True, padding_value=-1)
+        return Positives(hashes(queries), hashes(passages), positives)
 
 
 class DistinctPassages(NamedTuple):
     """The passages of a batch: P, each of which may be in several of its B groups."""
 
-    rows: Items  # (P,), of the store
-    keys: Items  # (P,)
-    groups: Items  # (B, n), numbers of passages, -1 where there is none
+    rows: Items  # (P,), of the store's passages
+    keys: Items  # (P,), see `TrainingBatch`
+    groups: Items  # (B, n), which of the P passages, -1 where there is none
 
 
 class PairTrainingBatch(NamedTuple):
@@ -358,19 +370,19 @@ class PairTrainingBatch(NamedTuple):
 
 
 class PairTrainingBatches(TrainingBatches):
-    """`TrainingBatches` with each query joined with each of its passages."""
+    """`TrainingBatches` with each query joined with each of its passages: `PairTrainingBatch`es."""
 
     def __init__(self, joiner: PairJoiner, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._joiner = joiner
 
     def assemble(self, items: Items, epoch: int) -> PairTrainingBatch:
-        """Return the batch of items at their visit in an epoch."""
+        """Return the batch of items, with the passages that an epoch draws for them."""
         rows, _ = self.groups(items, epoch)
         present = rows >= 0
         queries = self.store.queries[items]
         passages = self.store.passages[rows[present]]
-        query_numbers, _ = present.nonzero()
+        query_numbers, _ = present.nonzero()  # of each passage, as they are in `passages`
         pairs = []
         for query_number, passage in zip(query_numbers.tolist(), passages, strict=True):
             pairs.append(self._joiner.join(queries[query_number], passage))
@@ -382,7 +394,7 @@ class PairTrainingBatches(TrainingBatches):
 
 
 class SentenceBatches(ScheduledBatches[SentenceBatch]):
-    """The batches of a run on pairs or triplets."""
+    """The batches of a run on sentence pairs, triplets, or queries to align."""
 
     keep_last = True
 
@@ -394,12 +406,12 @@ class SentenceBatches(ScheduledBatches[SentenceBatch]):
         super().__init__(store, items, batch_size, settings.seed, **options)
 
     def assemble(self, items: Items, epoch: int) -> SentenceBatch:
-        """Return the batch of items, in any epoch."""
-        return assemble(self.store, items)
+        """Return the batch of items, the same in each epoch."""
+        return sentence_batch(self.store, items)
 
 
-def assemble(store: SentenceStore, items: Items) -> SentenceBatch:
-    """Return examples by their numbers as one batch."""
+def sentence_batch(store: SentenceStore, items: Items) -> SentenceBatch:
+    """Return examples by their numbers (B,) as one batch."""
     rows = items[:, None] * store.size + np.arange(store.size)
     labels = None
     if len(store.labels):

@@ -38,9 +38,8 @@ from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
 
-# counts in the manifest
+# counts in the manifest, and others with a warning if they are not 0
 COUNTS = ("passages", "unscored", "without_negatives")
-# count in the manifest -> warning
 WARNINGS = {
     "known_positives": LEFT_OUT,
     "without_positives": "queries without a positive are left out",
@@ -54,9 +53,10 @@ NO_ROW = -1  # in place of the row of a passage without a text
 class TrainingStore(prepared.Store):
     """Prepared training data, memory-mapped.
 
-    An item is the number of an example, from 0, in the order of the files. `queries` are token ids
-    by item, `passages` by row; `positives` and `negatives` rows of passages by item;
-    `negative_counts` (N,); `scores` those of an item's positives, then of its negatives.
+    An item is the number of an example, from 0, in the order of the files; there are N. `queries`
+    are token ids by item, `passages` by row; `positives` and `negatives` rows of passages by item;
+    `negative_counts` (N,) how many negatives each has; `scores` the teacher's by item, those of its
+    positives, then of its negatives.
     """
 
     unit = "queries"
@@ -133,7 +133,8 @@ def prepare(
 class _ExampleWriter:
     """Writes passages.arrow and examples.arrow, in two passes.
 
-    Examples wait on the disk until their ids have texts; then they are tokenised.
+    The first reads the examples and keeps them on the disk, until the texts of the ids in them are
+    read; the second tokenises them.
     """
 
     def __init__(
@@ -153,11 +154,12 @@ class _ExampleWriter:
 
     def write(self, folder: Path, scratch: Path) -> dict[str, Any]:
         """Write the folder's files; return the manifest's counts."""
-        fields = dict.fromkeys((*self.passage_tokenizer.settings.fields, *self.distinct_by))
+        fields = (*self.passage_tokenizer.settings.fields, *self.distinct_by)
+        distinct_fields = tuple(dict.fromkeys(fields))
         passage_features = Features({"input_ids": prepared.token_lists(self.passage_tokenizer)})
         passages_path = str(folder / "passages.arrow")
         with (
-            closing(_ScratchExamples(scratch, tuple(fields))) as examples,
+            closing(_ScratchExamples(scratch, distinct_fields)) as examples,
             ArrowWriter(features=passage_features, path=passages_path) as passage_writer,
         ):
             for example in self._examples_with_positives():
@@ -166,6 +168,7 @@ class _ExampleWriter:
             passages = _DistinctPassages(
                 examples, self.distinct_by, self.passage_tokenizer, passage_writer
             )
+            # which writes the rows of passages, too, before those of the examples that name them
             rows = prepared.write_rows(
                 folder / "examples.arrow", self._example_features(), self._rows(examples, passages)
             )
@@ -189,10 +192,14 @@ class _ExampleWriter:
         )
 
     def _file_names(self) -> str:
+        """Return the names of the training data, for a message."""
         return ", ".join(self.settings.train_data)
 
     def _examples_with_positives(self) -> Iterator[TrainingExample]:
-        """Read the examples of all files, and yield those that have a positive."""
+        """Read the examples of all files, and yield those that have a positive.
+
+        Positives that a file does not give come from --qrels; hard negatives from the random ones.
+        """
         judgments = read_qrels_map(self.settings.qrels) if self.settings.qrels else {}
         with track("reading training data", None, "queries") as progress:
             for source in self.settings.train_data:
@@ -216,7 +223,10 @@ class _ExampleWriter:
     def _rows(
         self, examples: "_ScratchExamples", passages: "_DistinctPassages"
     ) -> Iterator[dict[str, Any]]:
-        """Yield the rows of examples.arrow, without what has no text; write their passages."""
+        """Yield the rows of examples.arrow, without what has no text; write their passages first.
+
+        An example can lose its last positive here, because that has no text.
+        """
         known_positives = _positives_of_repeated_queries(examples, passages)
         with track("tokenising", len(examples), "queries") as progress:
             for example in examples:
@@ -225,8 +235,8 @@ class _ExampleWriter:
                 if query is None:
                     self._count_missing_query(example)
                     continue
-                hashes = known_positives.get(_query_hash(example), set())
-                row = self._row(example, passages, hashes)
+                positives_of_query = known_positives.get(_query_hash(example), set())
+                row = self._row(example, passages, positives_of_query)
                 if not row["positives"]:
                     self.counts["without_positives"] += 1
                     continue
@@ -238,9 +248,9 @@ class _ExampleWriter:
     def _row(
         self, example: TrainingExample, passages: "_DistinctPassages", known_positives: set[int]
     ) -> dict[str, Any]:
-        """Return the rows and scores of an example's passages with a text.
+        """Return the rows and scores of an example's passages with a text: columns of its own row.
 
-        `known_positives` are hashes of passages, which are no negatives of the example.
+        `known_positives` are hashes of passages that must not be negatives of the example.
         """
         positives = self._scored_rows(example, example.positives, passages)
         negatives = self._scored_rows(example, example.negatives, passages)
@@ -298,12 +308,13 @@ class _ExampleWriter:
         raise self._missing_text_error(message, hint)
 
     def _missing_text_error(self, message: str, hint: str) -> InputError:
+        """Return the error of training data that names what no file has, to raise."""
         expected = "texts of all queries and passages"
         return InputError(self._file_names(), None, message, expected, hint)
 
 
 def _judged_positives(grades: Mapping[str, int]) -> tuple[Candidate, ...]:
-    """Return the passages that relevance judgments of a query name as relevant."""
+    """Return the passages that the relevance judgments of a query hold relevant."""
     return tuple(Candidate(docid) for docid, grade in grades.items() if grade > 0)
 
 
@@ -321,12 +332,12 @@ class _ScratchExamples:
     """Examples in a temporary file, and in others the texts that they name by id.
 
     Examples are appended first, then `find_texts` reads queries and corpus once. Memory holds the
-    ids.
+    ids. `fields` are those of a passage that are needed.
     """
 
     def __init__(self, folder: Path, fields: Sequence[str]) -> None:
         self._records = ScratchRecords(folder / "examples")
-        self._queries = PassageTexts(folder / "queries")
+        self._queries = PassageTexts(folder / "queries")  # as passages with a text alone
         self._corpus = PassageTexts(folder / "corpus", fields)
         self._examples_per_query: Counter[int] = Counter()  # by hash
 
@@ -415,8 +426,8 @@ class _DistinctPassages:
         self._distinct_by = distinct_by
         self._tokenizer = tokenizer
         self._writer = writer
-        self._rows: dict[int, int] = {}  # by hashes of ids and of texts
-        self._new_passages: list[Passage] = []
+        self._rows: dict[int, int] = {}  # by hashes of ids and of texts; NO_ROW without a text
+        self._new_passages: list[Passage] = []  # they have a row, but are not written
         self.count = 0
 
     def hashes(self, candidate: Candidate) -> list[int]:
@@ -424,6 +435,7 @@ class _DistinctPassages:
         return self._hashes(candidate.docid, self._examples.passage_of(candidate))
 
     def _hashes(self, docid: str, passage: Passage | None) -> list[int]:
+        """Return the hash of an id, unless it is empty, and of a text, unless there is none."""
         hashes = []
         if docid:
             hashes.append(hash(docid))
@@ -444,7 +456,7 @@ class _DistinctPassages:
             return NO_ROW
         hashes = self._hashes(candidate.docid, passage)
         known_rows = [self._rows[key] for key in hashes if key in self._rows]
-        if known_rows:
+        if known_rows:  # of its text, as the id is new
             row = known_rows[0]
         else:
             row = self.count
@@ -454,7 +466,7 @@ class _DistinctPassages:
         return row
 
     def rows_of_hashes(self, hashes: Iterable[int]) -> set[int]:
-        """Return the rows of passages that have any."""
+        """Return the rows of the passages that have one of these hashes."""
         return {self._rows[key] for key in hashes if key in self._rows}
 
     def write_new(self) -> None:
@@ -467,7 +479,7 @@ class _DistinctPassages:
 def _positives_of_repeated_queries(
     examples: _ScratchExamples, passages: _DistinctPassages
 ) -> dict[int, set[int]]:
-    """Return the hashes of the positives of queries that have several examples, by query."""
+    """Return the hashes of the positives of queries that have several examples, by query's hash."""
     positives: dict[int, set[int]] = {}
     for example in examples.of_repeated_queries():
         hashes = positives.setdefault(_query_hash(example), set())
@@ -489,10 +501,14 @@ class SentenceStore(prepared.Store):
         self.pad_id = int(self.settings["sentence"]["pad_id"])
         data = prepared.open_rows(folder / "sentences.arrow")
         self.sentences = data["input_ids"]
-        self.labels: Any = data["label"]  # vectors stay on the disk
-        if self.size > 1:
-            labels: NDArray[np.float32] = data.data.column("label").to_numpy()
-            self.labels = labels[:: self.size] if self.size == 2 else labels[:0]
+        self.labels: Any
+        if self.size == 1:
+            self.labels = data["label"]  # vectors stay on the disk
+        elif self.size == 2:
+            # both sentences of a pair have its label
+            self.labels = data.data.column("label").to_numpy()[::2]
+        else:
+            self.labels = np.empty(0, dtype=np.float32)
 
     def __len__(self) -> int:
         return len(self.sentences) // self.size
@@ -507,7 +523,10 @@ def tokenize_sentences(
     label_scale: float = 1.0,
     replace_outdated: bool = True,
 ) -> SentenceStore:
-    """Prepare pairs or triplets, or open what an earlier call prepared from the same inputs."""
+    """Prepare pairs or triplets, or open what an earlier call prepared from the same inputs.
+
+    `size` is 2 or 3; `label_scale` is the label of two equal sentences.
+    """
     largest_label = label_scale if size == 2 else None
     return write_sentences(
         folder,
@@ -541,7 +560,7 @@ def _sentence_rows(
 
 
 def _check_label(label: float, largest_label: float, source: str, number: int) -> None:
-    """Raise an InputError for the label of a pair that is beyond that of equal sentences."""
+    """Raise an InputError for a label beyond that of equal sentences; pairs count from 1."""
     if abs(label) > largest_label:
         raise InputError(
             source,
@@ -562,7 +581,11 @@ def write_sentences(
     *,
     replace_outdated: bool,
 ) -> SentenceStore:
-    """Write rows of `input_ids` and a `label` of that type, unless the folder holds the same."""
+    """Write rows of `input_ids` and a `label`, unless the folder holds those of the same inputs.
+
+    `label` is the column's type in Arrow; `settings` have the `size` of an example, and all else
+    that decides the rows. `rows` is called only if they are to be written.
+    """
     all_settings = {
         "format": prepared.FORMAT,
         **settings,
@@ -570,7 +593,7 @@ def write_sentences(
     }
     features = Features({"input_ids": prepared.token_lists(tokenizer), "label": label})
 
-    def write(unfinished_folder: Path, _: Path) -> dict[str, Any]:
+    def write(unfinished_folder: Path, _scratch: Path) -> dict[str, Any]:
         path = unfinished_folder / "sentences.arrow"
         sentences = prepared.write_rows(path, features, rows())
         return {"examples": len(sentences) // settings["size"]}

@@ -12,7 +12,7 @@ from transformers import set_seed
 
 from denserk.config.options import as_json
 from denserk.config.pretraining import PretrainingObjective, PretrainRun
-from denserk.data.pretraining_batches import DRAWS, PretrainingBatches, refuse_generated
+from denserk.data.pretraining_batches import DRAWS_VERSION, PretrainingBatches, refuse_generated
 from denserk.data.pretraining_data import documents_of, prepare, write_tokens
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError, UsageError
@@ -79,7 +79,7 @@ def training_of(run: PretrainRun, work: Path) -> Training:
             run.pretrain.objective.value,
             pretrained_metadata(origin, run),
         )
-    masking = as_json(run.masking) | {"draws": DRAWS}
+    masking = as_json(run.masking) | {"draws": DRAWS_VERSION}
     if run.masking.frequency_dict is not None:
         masking["frequency_dict_sha256"] = checksum(run.masking.frequency_dict)
     return Training(

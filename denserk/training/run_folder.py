@@ -71,18 +71,19 @@ from denserk.models import devices, distributed
 from denserk.plots import save_if_installed
 from denserk.training.card import extend_card
 from denserk.training.curves import draw_curves
+from denserk.training.steps import CHANCE
 from denserk.training.trainer import Trainer, Training
 from denserk.version import __version__
 
 logger = logging.getLogger(__name__)
 
-# in the folder in which a run works, and in that of the model
+# files of both folders (see above)
 RECORD = TRAINING_RECORD
 CURVES = "training.png"
 CONFIG = "config.yaml"
 
 # Settings that do not change the result, and may differ when a run is resumed.
-FREE = {
+FREE_SETTINGS = {
     "output",
     "device",
     "resume",
@@ -95,11 +96,12 @@ FREE = {
     "license",
     "gradient_checkpointing",
 }
-NOT_COMPARED = ("preset", "versions", "processes", "data", "log")
+# Sections of training.json that are no settings, and are not compared when a run is resumed.
+SECTIONS_NOT_COMPARED = ("preset", "versions", "processes", "data", "log")
 NEAR_CHANCE = 0.01  # a loss this close to that of chance, as a share of it, stays at chance
 FALLEN = 0.95  # a loss below this share of its first value has fallen
-# What to do about a part of a vector that learns nothing.
-DEAD = {
+# What to do about a part of a vector that learns nothing, by its name.
+DEAD_PART_HINTS = {
     "agg": "start from weights with a trained masked-language-model head (denserk pretrain "
     "--objective mlm, for longer), or give --mlm-head none",
     "cls": "raise --lr, or train for longer",
@@ -110,9 +112,9 @@ DEAD = {
 class TrainingResult:
     """What a run did."""
 
-    steps: int  # in all
-    first_step: int  # done when it started or resumed
-    loss: float | None  # the last
+    steps: int  # in all, those before it resumed included
+    first_step: int  # steps that were done when it started or resumed
+    loss: float | None  # the last in the log
     best: float | None = None  # value of --best-by
 
 
@@ -132,20 +134,21 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
     """Train in the folder beside the output of a run; write the model, complete, to the output.
 
     `build` takes the folder beside it and returns model, step and data. A model to start from is
-    loaded before that folder is touched, so that an unsuitable one costs nothing.
+    loaded before that folder is touched, so that an unsuitable one costs nothing; without one,
+    `build` writes a new model to the folder, and is called once the folder is there.
     """
     command = _command_of(run)
     settings = command.settings
     output = Path(settings.output)
     work = training_folder(output)
     device = devices.use_device(settings.device)
-    devices.choose_dtype(run.optimizer.dtype, device)
+    devices.choose_dtype(run.optimizer.dtype, device)  # rejects float16 on a CPU
     reports = Reports(run.optimizer.report_to, output, work / LOGS)
     with distributed.process_group(settings.device), ExitStack() as claims:
         rank, _ = distributed.world()
         is_main = rank == 0
         suggest_bfloat16(run.optimizer.dtype, device)
-        set_seed(command.seed)
+        set_seed(command.seed)  # of weights that `build` initialises randomly
         training = None
         if settings.model is not None:
             training = build(work)
@@ -157,7 +160,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         record = _record_of(run, training)
         if is_main and is_resumable(work):
             refuse_changes(work, record)  # before data is prepared again
-        data = distributed.main_process_first(partial(training.prepare, work))
+        prepared = distributed.main_process_first(partial(training.prepare, work))
         record["data"] = _origins_of_data(work, command.data_kind)
         reports.arguments.settings = _as_written(output, record)
         if is_main:
@@ -166,14 +169,15 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
             discard_replaced(work)  # from here on there is work to resume
         trainer = Trainer(
             training,
-            data,
+            prepared,
             run.optimizer,
             work,
             device,
             command.seed,
             validation=command.validation,
             report=partial(reports.send, "on_log"),
-            # a run that was started by an earlier version can be finished
+            # a preset's warm-up is kept, also for less data; and earlier versions, whose runs can
+            # be finished, did not check it
             warmup_must_fit=not (run.warmup_is_of_preset or is_resumable(work)),
         )
         reports.send("on_train_begin")
@@ -184,7 +188,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
             draw = partial(draw_curves, trainer.history)
             save_if_installed(draw, "training curves", output / CURVES)
             warn_of_dead_parts(trainer.history)
-        speed = trainer.speed()
+        speed = trainer.speed()  # on all processes
         if speed:
             logger.info(speed)
         losses = trainer.logged("loss")
@@ -201,10 +205,10 @@ def _write_model(
 ) -> None:
     """Write the folder of the model, with its card and how it was trained; it appears whole."""
     counts = read_manifest(trainer.folder / DATA, _command_of(run).data_kind).contents
-    run_record = {**record, "counts": counts, "steps": trainer.step_number}
+    record_for_card = {**record, "counts": counts, "steps": trainer.step_number}
     with whole_folder(output, overwrite=True) as folder:
         _save_best(training, trainer, folder)
-        extend_card(folder, output, run, run_record, trainer.final_validation)
+        extend_card(folder, output, run, record_for_card, trainer.final_validation)
         _write_record(folder, {**record, "log": trainer.history}, output)
         _write_config(folder, run, output)
 
@@ -228,6 +232,7 @@ class _Command(NamedTuple):
 
 
 def _command_of(run: FinetuneRun | PretrainRun) -> _Command:
+    """Return the command of a run; a pre-training has no validation."""
     if isinstance(run, FinetuneRun):
         seed = run.sampling.seed
         return _Command("finetune", run.finetune, Kind.TRAINING, seed, run.validation)
@@ -238,7 +243,10 @@ def _command_of(run: FinetuneRun | PretrainRun) -> _Command:
 def _claimed(
     work: Path, run: FinetuneRun | PretrainRun, settings: FinetuneSettings | PretrainSettings
 ) -> AbstractContextManager[None]:
-    """Lock the folder of a run's work, as the output is, and clean up after an error."""
+    """Return a context that locks the folder of a run's work, and cleans up after an error.
+
+    The command itself does so for the output.
+    """
     inputs = []
     for section in run.as_json().values():
         if isinstance(section, Mapping):
@@ -252,7 +260,7 @@ def _claimed(
 
 
 def _start_folder(work: Path, output: Path, settings: FinetuneSettings | PretrainSettings) -> None:
-    """Make the folder of a run, or take that of a run to resume; check that of its model."""
+    """Create the folder of a run, or keep that of a run to resume; check that of its model."""
     if (work / MODEL_CONFIG).exists():
         message = f"{work} is a model; the training of {output} needs a folder of this name"
         raise UsageError(message, "choose another output")
@@ -271,7 +279,7 @@ def _start_folder(work: Path, output: Path, settings: FinetuneSettings | Pretrai
 
 
 def _adopt_older_run(work: Path, output: Path) -> None:
-    """Move the work of a run that an older version kept in the model's folder beside it.
+    """Move the folders of a run's work to `work`, if an older version kept them in the output.
 
     A command that is killed meanwhile leaves the rest for the next one.
     """
@@ -280,7 +288,7 @@ def _adopt_older_run(work: Path, output: Path) -> None:
         return
     folders = [output / name for name in WORK_FOLDERS if (output / name).is_dir()]
     is_finished = "log" in record
-    if is_finished and not folders:
+    if is_finished and not folders:  # a model as this version writes it
         return
     with write_errors(work):
         make_folder(work)
@@ -296,7 +304,7 @@ def _adopt_older_run(work: Path, output: Path) -> None:
 
 
 def _record_of(run: FinetuneRun | PretrainRun, training: Training) -> dict[str, Any]:
-    """Return the versions and settings of a run, for training.json."""
+    """Return the versions, processes and settings of a run, for training.json."""
     versions = {
         "denserk": __version__,
         "torch": torch.__version__,
@@ -308,7 +316,7 @@ def _record_of(run: FinetuneRun | PretrainRun, training: Training) -> dict[str, 
 
 
 def _origins_of_data(work: Path, kind: Kind) -> dict[str, Any]:
-    """Return what the prepared data was made from, by its folder."""
+    """Return what the training data and held-out data were prepared from, by their folders."""
     origins = {}
     for name in (DATA, DEV_DATA):
         if (work / name).is_dir():
@@ -317,7 +325,7 @@ def _origins_of_data(work: Path, kind: Kind) -> dict[str, Any]:
 
 
 def _write_config(folder: Path, run: FinetuneRun | PretrainRun, final_folder: Path) -> None:
-    """Write the resolved config, for --config; see `_write_record`."""
+    """Write the resolved config, for --config; names are relative to `final_folder`."""
     config = _as_written(final_folder, run.config())
     with whole_text(folder / CONFIG) as out:
         out.write(f"# denserk {_command_of(run).name} --config THIS_FILE --output FOLDER\n")
@@ -335,12 +343,13 @@ def _save_best(training: Training, trainer: Trainer, folder: Path) -> None:
 def share_of_batches(run: FinetuneRun | PretrainRun) -> dict[str, Any]:
     """Return the arguments that cut prepared data into this process's batches."""
     rank, process_count = distributed.world()
-    steps = run.optimizer.max_steps
-    if steps is not None:
-        steps *= run.optimizer.gradient_accumulation_steps
+    # --max-steps counts updates of the weights; a step of the data is a batch
+    max_batches = run.optimizer.max_steps
+    if max_batches is not None:
+        max_batches *= run.optimizer.gradient_accumulation_steps
     return {
         "epochs": run.optimizer.epochs,
-        "max_steps": steps,
+        "max_steps": max_batches,
         "rank": rank,
         "world": process_count,
     }
@@ -352,37 +361,44 @@ def is_resumable(work: Path) -> bool:
 
 
 def refuse_changes(work: Path, record: Mapping[str, Any]) -> None:
-    """Raise a MismatchError where a run to resume was started with other settings."""
-    before = training_record(work) or {}
-    now = orjson.loads(orjson.dumps(record))
-    changes = differences(_compared(before), _compared(now))
+    """Raise a MismatchError where a run to resume was started with other settings.
+
+    Other versions of denserk, torch or transformers are only a warning.
+    """
+    old_record = training_record(work) or {}
+    new_record = orjson.loads(orjson.dumps(record))  # with JSON's types, as the old one
+    changes = differences(_compared(old_record), _compared(new_record))
     if changes:
         message = f"{work} was started with other settings: {'; '.join(changes)}"
         raise MismatchError(message, "resume with those settings, or start again with --overwrite")
-    versions_before = {"versions": before.get("versions")}
-    versions_now = {"versions": now.get("versions")}
-    changes = differences(versions_before, versions_now)
+    old_versions = {"versions": old_record.get("versions")}
+    new_versions = {"versions": new_record.get("versions")}
+    changes = differences(old_versions, new_versions)
     if changes:
         logger.warning(f"resuming, the last bits may differ: {'; '.join(changes)}")
 
 
 def _compared(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that decide the result."""
-    compared = {}
+    """Return the settings of a training.json that decide the result, by section."""
+    compared: dict[str, dict[str, Any]] = {}
     for section, settings in record.items():
-        if section not in NOT_COMPARED and isinstance(settings, Mapping):
-            compared[section] = {name: settings[name] for name in settings if name not in FREE}
+        if section in SECTIONS_NOT_COMPARED or not isinstance(settings, Mapping):
+            continue
+        compared[section] = {}
+        for name, value in settings.items():
+            if name not in FREE_SETTINGS:
+                compared[section][name] = value
     return compared
 
 
 def _as_written(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings for a file in a folder, to which its names are relative."""
+    """Return settings for a file in a folder, to which its names of inputs are relative."""
     names = recorded.change_names(values, partial(recorded.record_name, folder=folder))
     return {recorded.MARK: recorded.RELATIVE, **names}
 
 
 def _write_record(folder: Path, record: Mapping[str, Any], final_folder: Path) -> None:
-    """Write training.json to a folder; names are relative to the one that it becomes."""
+    """Write training.json to `folder`; names are relative to `final_folder`, which it becomes."""
     _write_json(folder / RECORD, _as_written(final_folder, record))
 
 
@@ -397,7 +413,7 @@ def warn_of_dead_parts(history: Sequence[Mapping[str, Any]]) -> None:
     if not entries:
         return
     last_entries = entries[len(entries) // 2 :]
-    for part, hint in DEAD.items():
+    for part, hint in DEAD_PART_HINTS.items():
         if _stays_at_chance(part, last_entries) and _another_fell(part, entries[0], last_entries):
             logger.warning(
                 f"the {part} part has learned nothing: its loss stayed at chance (loss_{part} and "
@@ -406,12 +422,16 @@ def warn_of_dead_parts(history: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _stays_at_chance(part: str, entries: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the loss of a part is that of equal scores in each entry of the log."""
+    """Return whether the loss of a part is that of equal scores in each entry of the log.
+
+    False without such a part, or where chance is 0, to which nothing is close.
+    """
     for entry in entries:
-        chance = entry.get(f"chance_{part}", 0)
+        chance = entry.get(f"{CHANCE}{part}", 0)
         margin = abs(chance) * NEAR_CHANCE
         distance = abs(entry.get(f"loss_{part}", 0) - chance)
-        if not (margin > 0 and distance < margin):
+        is_at_chance = margin > 0 and distance < margin
+        if not is_at_chance:
             return False
     return True
 
@@ -419,7 +439,7 @@ def _stays_at_chance(part: str, entries: Sequence[Mapping[str, Any]]) -> bool:
 def _another_fell(
     part: str, first_entry: Mapping[str, Any], last_entries: Sequence[Mapping[str, Any]]
 ) -> bool:
-    """Return whether another loss than that of a part is lower than in the first entry."""
+    """Return whether another loss than that of a part, or their sum, fell from the first entry."""
     for name in last_entries[-1]:
         if name.startswith("loss") and name != f"loss_{part}":
             mean = np.mean([entry.get(name, 0) for entry in last_entries])
@@ -429,9 +449,9 @@ def _another_fell(
 
 
 class _Arguments(TrainingArguments):
-    """What the integrations read of a run: its folder, and denserk's settings."""
+    """What transformers' integrations read of a run: its folder and name, denserk's settings."""
 
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # set once the run's record is complete
 
     def __post_init__(self) -> None:
         """Prepare no device: denserk's loop does."""
@@ -442,7 +462,10 @@ class _Arguments(TrainingArguments):
 
 
 class Reports:
-    """Sends events to experiment trackers by transformers' integrations, from the main process."""
+    """Sends events to experiment trackers by transformers' integrations, from the main process.
+
+    `names` are those of --report-to; `logs` is the folder of TensorBoard's files.
+    """
 
     def __init__(self, names: Sequence[str], output: Path, logs: Path) -> None:
         self.arguments = _Arguments(output_dir=str(output), run_name=output.name)
@@ -451,14 +474,17 @@ class Reports:
             self._callbacks = [callback_class() for callback_class in classes]
         except ValueError as error:
             raise UsageError(f"--report-to {error}") from None
-        except (RuntimeError, ImportError) as error:  # which names the package to install
+        except (RuntimeError, ImportError) as error:  # its message names the package to install
             raise MissingExtraError(f"--report-to {', '.join(names)}: {error}") from None
         for callback in self._callbacks:
             if isinstance(callback, trackers.TensorBoardCallback) and callback.logging_dir is None:
                 callback.logging_dir = str(logs)
 
     def send(self, event: str, step: int = 0, **options: Any) -> None:
-        """Call a method of transformers' callbacks: on_train_begin, on_log or on_train_end."""
+        """Call a method of transformers' callbacks: on_train_begin, on_log or on_train_end.
+
+        `options` are its further arguments: `logs` of on_log.
+        """
         rank, _ = distributed.world()
         if rank != 0:
             return

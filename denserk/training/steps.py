@@ -2,11 +2,11 @@
 
 Each step adds this process's share of the gradient of the whole batch's loss to the model, and
 returns the terms of that loss, detached, equal on every process. Texts pass through the model in
-groups of similar length and return to the batch's own order before they are compared: the loss is
+chunks of similar length and return to the batch's own order before they are compared: the loss is
 that of one padded batch.
 
 The gradient cache ("Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup", Gao
-et al., 2021) is torch's activation checkpointing of whole chunks: a loss that compares every text
+et al., 2021) is torch's activation checkpointing of such chunks: a loss that compares every text
 of a batch with every other needs all embeddings at once, but not all activations. The backward pass
 runs each chunk again, under the random state of its first run.
 """
@@ -38,6 +38,10 @@ from denserk.models.text_encoder import PASSAGE, QUERY, TextEncoder
 
 # A loss by its weighted terms; their sum is the loss.
 Terms = dict[str, Tensor]
+# What a retrieval step returns beside them, for the log: the share of scores that are masked as
+# false negatives; and, before a term's name, what that term is when all scores are equal.
+MASKED = "masked"
+CHANCE = "chance_"
 
 
 class Limits(NamedTuple):
@@ -57,19 +61,23 @@ class Limits(NamedTuple):
 
 
 UNLIMITED = Limits()
+# Tokens of a chunk that keep a GPU at its full rate: see `ENOUGH`, which is of other devices.
+ENOUGH_FOR_A_GPU = 1 << 16
 
 
 @dataclass
 class Update:
     """One update of the weights: how a step runs its passes, and what it passed through the model.
 
-    `backward` scales a loss as the precision needs; `autocast` is the region of forward passes.
-    `batches` are all whose gradients the update adds up; without them, the step's batch is alone.
+    `backward` backpropagates a loss, scaled as the precision needs; `autocast` opens the region of
+    forward passes. `batches` are all whose gradients the update adds up on this process; without
+    them, the step's batch is alone.
     """
 
     backward: Callable[[Tensor], None] = torch.autograd.backward
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     batches: Sequence[Any] = ()
+    # what passed through the model so far
     tokens: int = 0
     positions: int = 0  # padding included
     # labelled tokens of all batches and processes by term, once they are counted
@@ -99,9 +107,8 @@ def retrieval_step(
 ) -> Terms:
     """Train a retriever, directly or with the gradient cache.
 
-    `across_devices`: the passages of other processes are negatives too. Where false negatives are
-    masked, "masked" is the share of scores that are. "chance_X" is the loss of a part X whose
-    scores are all equal.
+    `across_devices`: the passages of other processes are negatives too. The terms come with their
+    values at chance and, where false negatives are masked, the share of masked scores.
     """
     queries, passages = encode_retrieval_batch(model, batch, cache, update)
     guide_vectors = None
@@ -124,6 +131,7 @@ def retrieval_step(
         masked = objective.false_negatives(
             texts.known_positives, texts.groups, texts.keys, texts.guide_vectors
         )
+    # each loss is a mean over queries: of all processes, or of this one without `across_devices`
     divisors = loss_divisors(objective, batch, update, across_devices)
     losses = objective(
         texts.queries, texts.passages, texts.groups, texts.keys, texts.teacher, masked
@@ -133,10 +141,10 @@ def retrieval_step(
 
     logged = {name: term.detach() for name, term in terms.items()}
     for name, loss in objective.chance(texts.keys, masked).items():
-        logged[f"chance_{name}"] = loss / divisors.contrastive
+        logged[f"{CHANCE}{name}"] = loss / divisors.contrastive
     if masked is not None:
-        logged["masked"] = masked.float().mean() / divisors.contrastive
-    if not across_devices:
+        logged[MASKED] = masked.float().mean() / divisors.contrastive
+    if not across_devices:  # otherwise each process has the values of all
         logged = summed(logged)
     return logged
 
@@ -144,16 +152,16 @@ def retrieval_step(
 def encode_retrieval_batch(
     model: Retriever, batch: batches.TrainingBatch, cache: CacheSettings, update: Update
 ) -> tuple[Tensor, PassageVectors]:
-    """Encode queries (B, D) and passages (P, S, D), in chunks if there is a gradient cache."""
+    """Encode queries (B, D) and passages (P, S, D), under the gradient cache if there is one."""
     if cache.grad_cache:
         return encode_chunks(model, batch, cache, update)
     with update.autocast():  # one region around all passes casts weights once
         if model.shared and model.passage.sides_alike:
             return encode_together(model.passage, batch, update)
-        query_groups, query_rows = group(batch.queries, update)
-        passage_groups, passage_rows = group(batch.passages, update)
-        queries = torch.cat([model.query(texts) for texts in query_groups])
-        passages = join([model.passage.passage_vectors(texts) for texts in passage_groups])
+        query_chunks, query_rows = split_by_length(batch.queries, update)
+        passage_chunks, passage_rows = split_by_length(batch.passages, update)
+        queries = torch.cat([model.query(texts) for texts in query_chunks])
+        passages = join([model.passage.passage_vectors(texts) for texts in passage_chunks])
     return queries[query_rows], passages.of(passage_rows)
 
 
@@ -166,8 +174,8 @@ def encode_together(
     a GPU waiting for the kernels of every layer to be launched, however few texts they compute.
     """
     texts = batches.concatenate([batch.queries, batch.passages])
-    groups, rows = group(texts, update)
-    vectors = join([encoder.passage_vectors(of_group) for of_group in groups]).of(rows)
+    chunks, rows = split_by_length(texts, update)
+    vectors = join([encoder.passage_vectors(chunk) for chunk in chunks]).of(rows)
     query_count = len(batch.queries.input_ids)
     queries = vectors.values[:query_count, 0]
     return queries, PassageVectors(vectors.values[query_count:])
@@ -176,7 +184,10 @@ def encode_together(
 def encode_chunks(
     model: Retriever, batch: batches.TrainingBatch, cache: CacheSettings, update: Update
 ) -> tuple[Tensor, PassageVectors]:
-    """Encode queries (B, D) and passages (P, S, D) by the chunks of the gradient cache."""
+    """Encode queries (B, D) and passages (P, S, D) by the chunks of the gradient cache.
+
+    Each chunk has its own region of autocast, which the backward pass opens again.
+    """
 
     def encode(encoder: Callable[[TokenBatch], Any], texts: TokenBatch) -> Any:
         with update.autocast():
@@ -185,8 +196,12 @@ def encode_chunks(
     def encode_and_forget(encoder: Callable[[TokenBatch], Any], texts: TokenBatch) -> Any:
         return checkpoint(encode, encoder, texts, use_reentrant=False)
 
-    query_chunks, query_rows = group(batch.queries, update, Limits.of(cache, cache.q_chunk))
-    passage_chunks, passage_rows = group(batch.passages, update, Limits.of(cache, cache.p_chunk))
+    query_chunks, query_rows = split_by_length(
+        batch.queries, update, Limits.of(cache, cache.q_chunk)
+    )
+    passage_chunks, passage_rows = split_by_length(
+        batch.passages, update, Limits.of(cache, cache.p_chunk)
+    )
     queries = torch.cat([encode_and_forget(model.query, chunk) for chunk in query_chunks])
     vectors_of = model.passage.passage_vectors
     passages = join([encode_and_forget(vectors_of, chunk) for chunk in passage_chunks])
@@ -204,7 +219,7 @@ def join(chunks: Sequence[PassageVectors]) -> PassageVectors:
 
 
 def encode_by_guide(guide: TextEncoder, batch: batches.TrainingBatch) -> retrieval.Vectors:
-    """Return the guide's embeddings of the batch's queries and passages."""
+    """Return the guide's embeddings of queries (B, G) and passages (P, S, G), without gradients."""
     assert batch.guide_tokens is not None
     device = batch.keys.device
     query_vectors = guide.encode_tokens(QUERY, batch.guide_tokens[QUERY])
@@ -215,19 +230,26 @@ def encode_by_guide(guide: TextEncoder, batch: batches.TrainingBatch) -> retriev
 
 
 class ComparedTexts(NamedTuple):
-    """What the retrieval loss compares: the texts of this process, or of all processes."""
+    """What the retrieval loss compares: the texts of this process, or of all processes.
+
+    As in `batches.TrainingBatch`, with embeddings in place of tokens.
+    """
 
     queries: Tensor  # (B, D)
     passages: PassageVectors  # (P, S, D)
-    groups: Tensor  # (B, N), rows of the passages
-    keys: Tensor  # (P,), negative for padding
+    groups: Tensor  # (B, N), rows of each query's own passages, -1 for a missing one
+    keys: Tensor  # (P,), equal for equal passages, -1 for padding
     teacher: Tensor | None  # (B, N)
     known_positives: batches.Positives | None
     guide_vectors: retrieval.Vectors | None
 
 
 def gather_texts(local: ComparedTexts) -> ComparedTexts:
-    """Join the texts of all processes, of which each is padded to the most passages of any."""
+    """Join the texts of all processes, of which each is padded to the most passages of any.
+
+    The embeddings of other processes are constants: every process computes the whole loss, and the
+    gradient that reaches its own texts.
+    """
     rank, _ = world()
     passage_count = widest(len(local.keys), local.keys.device)
     first_row = rank * passage_count
@@ -274,7 +296,7 @@ def gather_positives(local: batches.Positives, passage_count: int) -> batches.Po
 
 
 class LossDivisors(NamedTuple):
-    """`mean_divisor` of the terms of a retrieval loss."""
+    """By what the terms of a retrieval loss are divided: see `mean_divisor`."""
 
     contrastive: float
     distillation: float
@@ -290,7 +312,10 @@ def loss_divisors(
     update: Update,
     across_devices: bool,
 ) -> LossDivisors:
-    """Return the divisors of a batch's loss: MarginMSE is a mean over margins, not over queries."""
+    """Return the divisors of a batch's loss.
+
+    All its terms are means over queries, except MarginMSE, which is one over margins.
+    """
     by_queries = mean_divisor(count_items, batch, update, across_devices=across_devices)
     if objective.settings.distillation is not Distillation.MARGIN_MSE:
         return LossDivisors(by_queries, by_queries)
@@ -303,8 +328,9 @@ def mean_divisor(
 ) -> float:
     """Return by what a batch's mean is divided to be its part of the update's mean.
 
-    `count` returns the number of values of a batch that the mean is over; `across_devices`: the
-    batch's mean is already over the values of all processes.
+    It is the number of values of the whole update, by that of the batch. `count` returns the number
+    of values of a batch that the mean is over; `across_devices`: the batch's mean is already over
+    the values of all processes.
     """
     _, processes = world()
     if processes == 1 and len(update.batches) <= 1:
@@ -327,7 +353,10 @@ def count_items(batch: Any) -> int:
 
 
 def count_margins(batch: batches.TrainingBatch) -> int:
-    """Return the number of negatives with a teacher's score, whose margins are compared."""
+    """Return the number of negatives with a teacher's score, whose margins are compared.
+
+    A margin is that of the positive, in column 0, to a negative.
+    """
     assert batch.teacher is not None
     return int((batch.teacher[:, 1:] > -torch.inf).sum())
 
@@ -335,13 +364,16 @@ def count_margins(batch: batches.TrainingBatch) -> int:
 def reranking_step(
     model: Reranker, r_drop: float, cache: CacheSettings, batch: PairTrainingBatch, update: Update
 ) -> Terms:
-    """Train a cross-encoder: listwise over each query's own passages, a mean over queries."""
+    """Train a cross-encoder: listwise over each query's own passages, a mean over queries.
+
+    With a weight `r_drop` (0 for none), "agreement" is that of two passes with other dropout.
+    """
     loss = RerankingLoss(model, r_drop, batch, update)
     names = ["listwise", "agreement"] if r_drop else ["listwise"]
-    passage_count = batch.groups.shape[1]
+    passages_per_query = batch.groups.shape[1]
     width = batch.pairs.tokens.input_ids.shape[1]
-    chunk_size = items_of_chunk(cache, passage_count, width)
-    return add_shares(batch, loss, names, update, chunk_size)
+    queries_at_once = items_at_once(cache, passages_per_query, width)
+    return add_shares(batch, loss, names, update, queries_at_once)
 
 
 class RerankingLoss:
@@ -364,12 +396,12 @@ class RerankingLoss:
         end_pair = self.pair_ends[end]
         tokens = pairs.tokens.of(slice(first_pair, end_pair))
         chunks = []
-        rows_of_chunks = []
-        for rows, (chunk_tokens,) in groups_of([tokens], self.update):
+        rows_of_chunks = []  # counted from the first pair
+        for rows, (chunk_tokens,) in chunks_by_length([tokens], self.update):
             chunks.append(pairs.of(rows + first_pair, chunk_tokens))
             rows_of_chunks.append(rows)
         order = torch.cat(rows_of_chunks).argsort()
-        rows_of_queries = self.batch.groups[start:end] - first_pair
+        rows_of_queries = self.batch.groups[start:end] - first_pair  # a missing one stays negative
         scores = self._scores(chunks, order, rows_of_queries)
         if not self.r_drop:
             return {"listwise": retrieval.listwise_loss(scores)}
@@ -377,7 +409,11 @@ class RerankingLoss:
         return retrieval.r_drop_loss(scores, scores_of_second_dropout, self.r_drop)
 
     def _scores(self, chunks: Sequence[batches.PairBatch], order: Tensor, rows: Tensor) -> Tensor:
-        """Return the scores of each query's passages; rows: (B, N), negative for none."""
+        """Return the scores (B, N) of each query's passages, minus infinity for a missing one.
+
+        `order` (P,) is the position of each pair among those of the chunks; `rows` (B, N) are the
+        pairs of each query, negative for a missing one.
+        """
         with self.update.autocast():
             pair_scores = torch.cat([self.model(chunk) for chunk in chunks])[order]
         scores = pair_scores[rows.clamp_min(0)]
@@ -392,11 +428,12 @@ def sentence_step(
     update: Update,
 ) -> Terms:
     """Train an encoder on pairs or triplets of sentences; the loss is a mean over examples."""
-    texts, width = batch.sentences.input_ids.shape
-    sentence_count = max(1, texts // max(1, len(batch.items)))
-    loss = SentenceLoss(encoder, objective, batch, update, sentence_count)
-    chunk_size = items_of_chunk(cache, sentence_count, width)
-    return add_shares(batch, loss, [objective.objective.value], update, chunk_size)
+    sentence_count, width = batch.sentences.input_ids.shape
+    # a process can have no example of a batch
+    sentences_per_example = max(1, sentence_count // max(1, len(batch.items)))
+    loss = SentenceLoss(encoder, objective, batch, update, sentences_per_example)
+    examples_at_once = items_at_once(cache, sentences_per_example, width)
+    return add_shares(batch, loss, [objective.objective.value], update, examples_at_once)
 
 
 @dataclass
@@ -407,35 +444,35 @@ class SentenceLoss:
     objective: ObjectiveSettings
     batch: batches.SentenceBatch
     update: Update
-    sentence_count: int  # of an example
+    sentences_per_example: int
 
     def __call__(self, start: int, end: int) -> Terms:
         """Return the loss of the examples start .. end - 1, by its name."""
         labels = self.batch.labels
         if labels is not None:
             labels = labels[start:end]
-        rows = slice(start * self.sentence_count, end * self.sentence_count)
+        rows = slice(start * self.sentences_per_example, end * self.sentences_per_example)
         sentences = self.batch.sentences.of(rows)
-        chunks, order = group(sentences, self.update)
+        chunks, order = split_by_length(sentences, self.update)
         with self.update.autocast():
             vectors = torch.cat([self.encoder(chunk) for chunk in chunks])[order]
-        vectors_by_example = vectors.view(-1, self.sentence_count, vectors.shape[1])
+        vectors_by_example = vectors.view(-1, self.sentences_per_example, vectors.shape[1])
         loss = retrieval.sentence_loss(vectors_by_example, labels, self.objective)
         return {self.objective.objective.value: loss}
 
 
-def items_of_chunk(cache: CacheSettings, text_count: int, width: int) -> int:
-    """Return the number of items, each of at most `text_count` texts, of a gradient cache's chunk.
+def items_at_once(cache: CacheSettings, texts_per_item: int, width: int) -> int:
+    """Return how many items, each of at most `texts_per_item` texts, a gradient cache lets through.
 
-    A chunk has as many whole items as `p_chunk` texts make, or `chunk_tokens` in texts of `width`
-    tokens, at least one. Without a cache all items are one chunk.
+    As many whole items as `p_chunk` texts make, or `chunk_tokens` in texts of `width` tokens, at
+    least one. Without a cache all items.
     """
     if not cache.grad_cache:
         return sys.maxsize
-    chunk_texts = cache.p_chunk
+    most_texts = cache.p_chunk
     if cache.chunk_tokens:
-        chunk_texts = cache.chunk_tokens // width
-    return max(1, chunk_texts // text_count)
+        most_texts = cache.chunk_tokens // width
+    return max(1, most_texts // texts_per_item)
 
 
 def add_shares(
@@ -443,27 +480,28 @@ def add_shares(
     loss: Callable[[int, int], Terms],
     names: Sequence[str],
     update: Update,
-    chunk_size: int,
+    item_count_at_once: int,
 ) -> Terms:
     """Backpropagate a batch's part of a mean over the items of the update; return its terms.
 
     `loss` returns the mean over the items from one number up to another, as terms with `names`. It
-    is called for `chunk_size` items at a time; no pass is run twice.
+    is called for `item_count_at_once` items at a time, and backpropagated before the next ones: as
+    no item is compared with another, no pass is run twice.
     """
     device = batch.items.device
     update_count = over_processes(sum(map(count_items, update.all_batches(batch))), device)
-    terms_of_chunks = shares(loss, len(batch.items), chunk_size, update_count)
+    terms_of_parts = shares(loss, len(batch.items), item_count_at_once, update_count)
     # one dtype on all processes, also where there is no item
     zero = torch.zeros((), dtype=torch.float64, device=device)
-    return add_up(terms_of_chunks, update, dict.fromkeys(names, zero))
+    return add_up(terms_of_parts, update, dict.fromkeys(names, zero))
 
 
 def shares(
-    loss: Callable[[int, int], Terms], item_count: int, chunk_size: int, update_count: int
+    loss: Callable[[int, int], Terms], item_count: int, item_count_at_once: int, update_count: int
 ) -> Iterator[Terms]:
-    """Yield the terms of chunks of items, as parts of the mean over `update_count` items."""
-    for start in range(0, item_count, chunk_size):
-        end = min(start + chunk_size, item_count)
+    """Yield the terms of some items at a time, as parts of the mean over `update_count` items."""
+    for start in range(0, item_count, item_count_at_once):
+        end = min(start + item_count_at_once, item_count)
         share = (end - start) / update_count
         yield {name: term * share for name, term in loss(start, end).items()}
 
@@ -484,13 +522,14 @@ def pretraining_step(
     limits = Limits(run.optimizer.cache_chunk_size, run.optimizer.chunk_tokens)
     chunks = []
     rows_of_chunks = []
-    for rows, chunk in cut(batch, update, limits, split=not by_micro_batch):
+    for rows, chunk in split_pretraining_batch(batch, update, limits, split=not by_micro_batch):
         chunks.append(chunk)
         rows_of_chunks.append(rows)
     label_counts = None
     if not by_micro_batch:
         label_counts = count_labels(objective, batch, update)
     _, processes = world()
+    # of the update, whose batches have as many chunks on every process
     passes = len(chunks) * processes * max(1, len(update.batches))
     forward = ChunkForward(objective, update, run.objective.lm_scale, label_counts, passes)
     if run.pretrain.objective is PretrainingObjective.COCONDENSER:
@@ -515,6 +554,7 @@ def contrast_spans(
         sums[name] = torch.stack([output.terms[name] for output in outputs]).sum()
     update.backward(spans + total(sums))
     token_losses = {name: term.detach() for name, term in sums.items()}
+    # every process has contrasted the spans of all
     return {**summed(token_losses), "spans": spans.detach()}
 
 
@@ -530,7 +570,7 @@ class ChunkForward:
     """The forward pass of a pre-training objective on a chunk of a batch.
 
     Token losses are divided by the update's `label_counts`; without them by the chunk's own count,
-    and by the number of `passes` of the update.
+    and by the number of `passes` of the update. `scale` is their weight.
     """
 
     objective: MaskedLanguageModel
@@ -554,7 +594,10 @@ class ChunkForward:
 
 
 def count_labels(objective: MaskedLanguageModel, batch: PretrainingBatch, update: Update) -> Terms:
-    """Count the labelled tokens of the update's batches and all processes, by term."""
+    """Return the number of labelled tokens of the update's batches and all processes, by term.
+
+    They are counted at the update's first batch.
+    """
     if update.label_counts is None:
         sums: Terms = {}
         for batch_of_update in update.all_batches(batch):
@@ -566,18 +609,18 @@ def count_labels(objective: MaskedLanguageModel, batch: PretrainingBatch, update
     return update.label_counts
 
 
-def cut(
+def split_pretraining_batch(
     batch: PretrainingBatch, update: Update, limits: Limits = UNLIMITED, *, split: bool = True
 ) -> Iterator[tuple[Tensor, PretrainingBatch]]:
-    """Yield a batch in groups, each with the rows of its texts; see `groups_of`."""
+    """Yield a batch in chunks, each after the rows of its texts; see `chunks_by_length`."""
     inputs = [batch.texts, *batch.passes.values(), *batch.decoders.values()]
     tokens_of_inputs = [texts.tokens for texts in inputs]
-    for rows, group_tokens in groups_of(tokens_of_inputs, update, limits, split=split):
-        group_inputs = []
-        for texts, tokens in zip(inputs, group_tokens, strict=True):
+    for rows, chunk_tokens in chunks_by_length(tokens_of_inputs, update, limits, split=split):
+        chunk_inputs = []
+        for texts, tokens in zip(inputs, chunk_tokens, strict=True):
             labels = texts.labels[rows, : tokens.input_ids.shape[1]]
-            group_inputs.append(batches.MaskedTexts(tokens, labels))
-        encoder_texts, *inputs_of_passes_and_decoders = group_inputs
+            chunk_inputs.append(batches.MaskedTexts(tokens, labels))
+        encoder_texts, *inputs_of_passes_and_decoders = chunk_inputs
         pass_count = len(batch.passes)
         inputs_of_passes = inputs_of_passes_and_decoders[:pass_count]
         inputs_of_decoders = inputs_of_passes_and_decoders[pass_count:]
@@ -590,50 +633,54 @@ def cut(
         yield rows, PretrainingBatch(encoder_texts, passes, decoders, visible)
 
 
-def group(
+def split_by_length(
     batch: TokenBatch, update: Update, limits: Limits = UNLIMITED
 ) -> tuple[list[TokenBatch], Tensor]:
-    """Split a batch into groups; return them, and each text's position among them: (B,) int64."""
-    rows, groups = zip(*groups_of([batch], update, limits), strict=True)
-    return [tokens for (tokens,) in groups], torch.cat(rows).argsort()
+    """Split a batch into chunks; return them, and each text's position among them: (B,) int64."""
+    rows_of_chunks = []
+    chunks = []
+    for rows, (tokens,) in chunks_by_length([batch], update, limits):
+        rows_of_chunks.append(rows)
+        chunks.append(tokens)
+    return chunks, torch.cat(rows_of_chunks).argsort()
 
 
-def groups_of(
+def chunks_by_length(
     inputs: Sequence[TokenBatch], update: Update, limits: Limits = UNLIMITED, *, split: bool = True
 ) -> Iterator[tuple[Tensor, list[TokenBatch]]]:
-    """Yield groups of texts of similar length: their rows, and those rows of every input.
+    """Yield chunks of texts of similar length: their rows, and those rows of every input.
 
     Row i of every input belongs to text i, whose length is that of the first input. The longest
-    texts come first; each input of a group is as wide as its longest text. Without `split`, groups
-    end at the limits alone. All are counted in `update`.
+    texts come first; each input of a chunk is as wide as its longest text. Without `split`, chunks
+    end at the limits alone, and not also before shorter texts. All are counted in `update`.
     """
     # the one synchronisation with the device
     lengths = torch.stack([tokens.attention_mask.sum(1) for tokens in inputs]).tolist()
     device = inputs[0].input_ids.device
     enough_tokens = sys.maxsize
     if split:
-        enough_tokens = ENOUGH.get(device.type, 1 << 16)
+        enough_tokens = ENOUGH.get(device.type, ENOUGH_FOR_A_GPU)
     most_tokens = limits.tokens or sys.maxsize
     for rows in by_length(lengths[0], most_tokens, limits.texts, enough_tokens):
         rows_on_device = batches.to_device(torch.tensor(rows), device)
-        group_inputs = []
+        chunk_inputs = []
         for tokens, lengths_of_input in zip(inputs, lengths, strict=True):
-            group_lengths = [lengths_of_input[row] for row in rows]
-            width = max(group_lengths)
-            update.tokens += sum(group_lengths)
-            update.positions += len(group_lengths) * width
-            has_padding = min(group_lengths) < width
-            group_inputs.append(tokens.of(rows_on_device, width, has_padding=has_padding))
-        yield rows_on_device, group_inputs
+            chunk_lengths = [lengths_of_input[row] for row in rows]
+            width = max(chunk_lengths)
+            update.tokens += sum(chunk_lengths)
+            update.positions += len(chunk_lengths) * width
+            has_padding = min(chunk_lengths) < width
+            chunk_inputs.append(tokens.of(rows_on_device, width, has_padding=has_padding))
+        yield rows_on_device, chunk_inputs
 
 
-def add_up(terms_of_chunks: Iterable[Terms], update: Update, start: Terms) -> Terms:
-    """Backpropagate the terms of chunks one by one; sum them over chunks and processes.
+def add_up(terms_of_parts: Iterable[Terms], update: Update, start: Terms) -> Terms:
+    """Backpropagate the terms of parts of a batch one by one; sum them over parts and processes.
 
-    `start` has the terms, mostly zero, to which those of the chunks are added.
+    `start` has the terms to which those of the parts are added: zeros, or none.
     """
     totals = dict(start)
-    for terms in terms_of_chunks:
+    for terms in terms_of_parts:
         update.backward(total(terms))
         for name, term in terms.items():
             totals[name] = totals.get(name, 0) + term.detach()
@@ -656,7 +703,7 @@ def summed(values: Terms) -> Terms:
 
 
 def over_processes(count: int, device: torch.device) -> int:
-    """Sum a number over the processes; one process asks no device."""
+    """Sum a number over the processes; with one process, nothing is sent to the device."""
     _, processes = world()
     if processes == 1:
         return count

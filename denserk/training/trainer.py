@@ -33,12 +33,15 @@ from denserk.io.outputs import BEST, CHECKPOINTS, STEPS, remove_folder, whole_fo
 from denserk.models import devices, distributed, processor
 from denserk.reporting import Progress, track
 from denserk.training.cpu_dropout import cpu_bfloat16_autocast
-from denserk.training.steps import Step, Terms, Update, total
+from denserk.training.steps import CHANCE, MASKED, Step, Terms, Update, total
 
 logger = logging.getLogger(__name__)
 
 LARGEST_GROWTH = 1e4  # of the norm of all weights: above it, training has diverged
-LOG_LINES = 20  # lines that a log has at least, and steps between two of them at most
+# how often the losses are logged without --set logging-steps: a short training gets as many lines
+# as this (or one a step), a long one a line every so many steps
+MIN_LOG_LINES = 20
+MAX_LOG_STEPS = 20
 LESS_MEMORY = (
     "finetune needs less memory with --grad-cache, pretrain with --micro-batch-size, and both with "
     "--gradient-checkpointing or a smaller --batch-size"
@@ -49,8 +52,9 @@ STATE = "trainer.pt"
 LOG = "trainer_state.json"
 EVAL = "eval_"  # begins the names of measures in the log
 LOWER_IS_BETTER = (DevMetric.LOSS, DevMetric.AVERAGE_RANK)
+# Measures the model, which is in evaluation mode, on held-out data; returns values by name.
 Measure = Callable[[], Mapping[str, float]]
-# This process's batches, and what measures the model (in evaluation mode) on held-out data.
+# The dataset of this process's batches (see `Trainer`), and the measure, None without held-out data
 Prepared = tuple[Any, Measure | None]
 
 
@@ -59,7 +63,8 @@ class Training:
     """What a run trains, and from which data.
 
     `save` writes a model folder, `load` reads its weights back. `prepare` tokenises the data below
-    the folder in which the run works. `resolved`: sections of training.json that replace the run's.
+    the folder in which the run works. `resolved`: sections of training.json that replace the run's,
+    by their names, with settings that are only known once the model is loaded.
     """
 
     model: nn.Module
@@ -75,35 +80,39 @@ def warmup_steps_of(
 ) -> int:
     """Return the number of warm-up steps of a training of `total_steps` steps.
 
-    A number of steps that leaves none at the full learning rate is a UsageError under `must_fit`,
+    Warm-up steps that leave no step at the full learning rate are a UsageError under `must_fit`,
     and otherwise a warning.
     """
-    steps = optimizer.warmup_steps
-    if steps is None:
+    warmup_steps = optimizer.warmup_steps
+    if warmup_steps is None:
         # the first step of a warm-up has a learning rate of 0: a single step would change nothing
         if total_steps <= 1:
             return 0
         return ceil(total_steps * optimizer.warmup_ratio)
-    if steps < total_steps:
-        return steps
+    if warmup_steps < total_steps:
+        return warmup_steps
     problem = (
-        f"--set warmup-steps={steps}: the training has {total_steps:,} steps, so the learning rate "
-        f"never reaches --lr {optimizer.lr:g}"
+        f"--set warmup-steps={warmup_steps}: the training has {total_steps:,} steps, so the "
+        f"learning rate never reaches --lr {optimizer.lr:g}"
     )
     hint = "give --warmup-ratio 0.1, a tenth of the steps, or train for longer"
     if must_fit:
         raise UsageError(problem, hint)
     logger.warning(f"{problem}; {hint}")
-    return steps
+    return warmup_steps
 
 
 class Trainer:
-    """Runs a step over batches.
+    """Runs a training: batches through `training.step`, updates, log, validation, checkpoints.
 
-    It works in `folder`. `batches` has `steps_per_epoch`, and its item i is this process's share of
-    batch i. A step is an update of the weights: `step_number` counts those done, `first_step` those
-    done when this run started or resumed. `history` is the log. For each of its entries `report` is
-    called with the step and, as `logs`, the values. `warmup_must_fit`: see `warmup_steps_of`.
+    It works in `folder`. `batches` is a dataset of the batches of all epochs: item i is this
+    process's share of batch i, and `steps_per_epoch` is the number of batches of an epoch.
+
+    A step is an update of the weights, by the gradients of `batches_per_update` batches:
+    `step_number` counts those done, `first_step` those done when this run started or resumed.
+
+    `history` is the log. For each of its entries `report` is called with the step and, as `logs`,
+    the values. `warmup_must_fit`: see `warmup_steps_of`.
     """
 
     def __init__(
@@ -131,22 +140,23 @@ class Trainer:
         self.validation = validation
         self.report = report
 
-        self.per_update = optimizer.gradient_accumulation_steps
-        self.updates_per_epoch = self.batches.steps_per_epoch / self.per_update
+        self.batches_per_update = optimizer.gradient_accumulation_steps
+        self.updates_per_epoch = self.batches.steps_per_epoch / self.batches_per_update
         self.eval_steps = validation.eval_steps or max(1, int(self.updates_per_epoch))
-        self.total_steps = ceil(len(self.batches) / self.per_update)
-        default_log_steps = max(1, min(LOG_LINES, self.total_steps // LOG_LINES))
+        self.total_steps = ceil(len(self.batches) / self.batches_per_update)
+        default_log_steps = max(1, min(MAX_LOG_STEPS, self.total_steps // MIN_LOG_LINES))
         self.log_steps = optimizer.logging_steps or default_log_steps
 
         self.step_number = 0
         self.first_step = 0
         self.history: list[dict[str, Any]] = []
-        self._stopped = False
+        self._stopped = False  # early, by --early-stopping
         self._notes: dict[str, float] = {}  # latest values, shown beside the progress
-        # of the steps since the last line of the log: sums of the losses, and their number
+        # of the steps since the last line of the log: sums of what they return, and their number
         self._sums: Terms = {}
-        self._summed = 0
-        # how many of them have a gradient without a norm; a GPU counts, so that nobody waits for it
+        self._summed_steps = 0
+        # how many of them have a gradient that is not finite: counted on the device, and read only
+        # for a line of the log, as reading waits for the device
         self._steps_without_norm = torch.zeros((), dtype=torch.int64, device=device)
         # of the last step
         self._grad_norm: Tensor | float = 0.0
@@ -162,7 +172,7 @@ class Trainer:
         self._scaler = torch.amp.GradScaler(device.type, enabled=is_float16)
         self._autocast = _autocast_of(optimizer, device)
         self._first_norm = self._norm()
-        # whose states are in a checkpoint
+        # whose states are in a checkpoint, by their names there
         self._stateful: dict[str, Any] = {
             "optimizer": self._optimizer,
             "scheduler": self._scheduler,
@@ -170,7 +180,7 @@ class Trainer:
         }
 
     def logged(self, name: str) -> list[float]:
-        """Return the values of a quantity in the log."""
+        """Return the values of a quantity in the log, oldest first."""
         return [entry[name] for entry in self.history if name in entry]
 
     @property
@@ -185,7 +195,7 @@ class Trainer:
 
     @property
     def final_validation(self) -> Mapping[str, Any]:
-        """The entry of the log for the weights that are kept: the best, or the last ones.
+        """The validation in the log of the weights that become the model: the best, or the last.
 
         Empty without a validation.
         """
@@ -225,7 +235,7 @@ class Trainer:
         remaining_batches = iter(self._loader(pin_memory=is_cuda))
         while self.step_number < self.total_steps and not self._stopped:
             start = time.perf_counter()
-            batches = list(islice(remaining_batches, self.per_update))
+            batches = list(islice(remaining_batches, self.batches_per_update))
             self._throughput.waited += time.perf_counter() - start
             work = f"training step {self.step_number + 1:,} on {self.device}"
             with devices.memory_errors(work, LESS_MEMORY):
@@ -244,15 +254,15 @@ class Trainer:
             workers = GPU_WORKERS if self.device.type == "cuda" else 0
         return DataLoader(
             self.batches,
-            None,
-            sampler=range(self.step_number * self.per_update, len(self.batches)),
+            batch_size=None,  # items are batches already
+            sampler=range(self.step_number * self.batches_per_update, len(self.batches)),
             num_workers=workers,
             pin_memory=pin_memory,
             generator=torch.Generator(),  # the run's own random state stays untouched
         )
 
     def training_step(self, batches: list[Any]) -> None:
-        """Update the weights once, by the gradient of the loss over some batches."""
+        """Update the weights once, by the gradient of the loss over the batches of an update."""
         terms = self._compute_gradients(batches)
         if not torch.isfinite(total(terms)):
             step = self.step_number + 1
@@ -260,11 +270,14 @@ class Trainer:
             raise self._diverged(f"the loss of step {step} is not a number ({values_text})")
         self._update_weights()
         self._sums = {name: self._sums.get(name, 0.0) + term for name, term in terms.items()}
-        self._summed += 1
+        self._summed_steps += 1
         self.step_number += 1
 
     def _compute_gradients(self, batches: list[Any]) -> Terms:
-        """Add the gradients of batches up, over all processes; return the terms of the loss."""
+        """Add the gradients of batches up, over all processes; return the terms of the loss.
+
+        The terms, too, are sums over the batches: those of a batch are its part of the update's.
+        """
         self.model.train()
         terms: Terms = {}
         update = Update(self._backward, self._autocast, batches)
@@ -281,7 +294,10 @@ class Trainer:
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def _update_weights(self) -> None:
-        """Clip the gradients, and go one step of optimizer and schedule."""
+        """Clip the gradients, and go one step of optimizer and schedule.
+
+        In float16 the scaler skips the optimizer's step where a gradient is not finite.
+        """
         self._scaler.unscale_(self._optimizer)
         limit = self.settings.max_grad_norm or torch.inf
         self._grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), limit)
@@ -293,7 +309,7 @@ class Trainer:
         self._optimizer.zero_grad()
 
     def _after_step(self) -> None:
-        """Keep, log, validate and save, where it is time to."""
+        """Keep the weights, log, validate and save a checkpoint, where the step number says so."""
         step = self.step_number
         is_last = step == self.total_steps
         if step in getattr(self.settings, "keep_steps", ()):  # a setting of pre-training alone
@@ -311,17 +327,17 @@ class Trainer:
         chances: dict[str, float] = {}
         shares: dict[str, float] = {}
         for name, total_of_steps in self._sums.items():
-            mean = float(total_of_steps) / self._summed
-            if name == "masked":
+            mean = float(total_of_steps) / self._summed_steps
+            if name == MASKED:
                 shares[name] = mean
-            elif name.startswith("chance_"):
+            elif name.startswith(CHANCE):
                 chances[name] = mean
             else:
                 losses[name] = mean
         loss = sum(losses.values())
         values = {"loss": loss, "learning_rate": self._learning_rate, **shares, **chances}
         norm = float(self._grad_norm)
-        if isfinite(norm):
+        if isfinite(norm):  # not so in a step that float16 skipped
             values["grad_norm"] = norm
         if self._scaler.is_enabled():
             self._log_skipped_steps()
@@ -329,7 +345,7 @@ class Trainer:
             values[f"loss_{name}"] = mean
         self._log(values)
         self._sums = {}
-        self._summed = 0
+        self._summed_steps = 0
         self._steps_without_norm.zero_()
         self._notes |= {"loss": loss, **shares}
         if len(losses) > 1:
@@ -340,12 +356,16 @@ class Trainer:
         skipped = int(self._steps_without_norm)
         if skipped:
             logger.info(
-                f"step {self.step_number:,}: skipped {skipped:,} of the last {self._summed:,} "
-                "steps, as a gradient was too large for float16; the next ones are scaled by less"
+                f"step {self.step_number:,}: skipped {skipped:,} of the last "
+                f"{self._summed_steps:,} steps, as a gradient was too large for float16; the next "
+                "ones are scaled by less"
             )
 
     def _validate(self, measure: Measure) -> None:
-        """Measure the model; keep it if it is the best so far, stop if it was long ago."""
+        """Measure the model, and log it; under --best-by, keep it if it is the best so far.
+
+        If the best one is --early-stopping validations old, the training stops.
+        """
         self.model.eval()
         measured = measure()
         if not all(map(isfinite, measured.values())):
@@ -360,13 +380,15 @@ class Trainer:
         if best is None:
             return
         values = self.logged(f"{EVAL}{self.validation.best_by}")
-        validations_since_best = len(values) - 1 - values.index(best)  # the first best
+        # of equal values the first is the best, so a later one is not kept
+        validations_since_best = len(values) - 1 - values.index(best)
         if validations_since_best == 0:
             self._save_model(self.folder / BEST)
         patience = self.validation.early_stopping
         self._stopped = patience is not None and validations_since_best >= patience
 
     def _save_model(self, folder: Path) -> None:
+        """Write the model as it is now to a folder below the run's, from the main process."""
         self.check_weights()
         rank, _ = distributed.world()
         if rank == 0:
@@ -374,11 +396,13 @@ class Trainer:
                 self.training.save(unfinished_folder)
 
     def _log(self, values: dict[str, float]) -> None:
+        """Add an entry to the log, and report it."""
         epoch = self.step_number / self.updates_per_epoch
         self.history.append({**values, "epoch": epoch, "step": self.step_number})
         self.report(self.step_number, logs=values)
 
     def _norm(self) -> float:
+        """Return the L2 norm of all weights."""
         return float(nn.utils.get_total_norm(p.detach() for p in self.model.parameters()))
 
     def check_weights(self) -> None:
@@ -391,6 +415,7 @@ class Trainer:
             )
 
     def _diverged(self, reason: str) -> DenserkError:
+        """Return the error of a training that diverged, to raise."""
         hint = "lower --lr, or use --dtype float32 in place of float16, and start again"
         checkpoints = self._checkpoints()
         if checkpoints:
@@ -402,6 +427,10 @@ class Trainer:
         return sorted(self.checkpoints_folder.glob("checkpoint-*"), key=_step_of)
 
     def _save_checkpoint(self) -> None:
+        """Write model, states and log from the main process; remove the oldest checkpoints.
+
+        All processes call it: each has its own random states.
+        """
         self.check_weights()
         random_states = [torch.get_rng_state()]
         if self.device.type == "cuda":
@@ -413,7 +442,7 @@ class Trainer:
         state = {name: stateful.state_dict() for name, stateful in self._stateful.items()}
         state["random"] = random_states_by_rank
         state["sums"] = self._sums
-        state["summed"] = self._summed
+        state["summed"] = self._summed_steps
         state["steps_without_norm"] = self._steps_without_norm
         log = {"step": self.step_number, "stopped": self._stopped, "log_history": self.history}
         folder = self.checkpoints_folder / f"checkpoint-{self.step_number}"
@@ -429,6 +458,7 @@ class Trainer:
                 remove_folder(path)
 
     def _load_checkpoint(self, path: Path) -> None:
+        """Take weights, states and log from a checkpoint."""
         log = json.loads((path / LOG).read_text())
         self.step_number = log["step"]
         self.first_step = log["step"]
@@ -439,7 +469,7 @@ class Trainer:
         for name, stateful in self._stateful.items():
             stateful.load_state_dict(state[name])
         self._sums = {name: value.to(self.device) for name, value in state["sums"].items()}
-        self._summed = state["summed"]
+        self._summed_steps = state["summed"]
         steps_without_norm = state.get("steps_without_norm", 0)  # earlier versions did not count
         self._steps_without_norm.fill_(int(steps_without_norm))
         rank, _ = distributed.world()
@@ -449,17 +479,18 @@ class Trainer:
             torch.cuda.set_rng_state(gpu_states[0], self.device)
 
     def speed(self) -> str:
-        """Describe the throughput of all processes, which all must call it, without validations.
+        """Describe the throughput of all processes together; every one of them must call it.
 
-        Tokens are without padding; memory is that of a GPU, or the resident set.
-        Empty if no step was done.
+        Validations do not count. Tokens are without padding; memory is that of a GPU, or the
+        resident set. Empty if no step was done.
         """
-        peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+        peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10  # from KiB
         if self.device.type == "cuda":
             peak_mib = torch.cuda.max_memory_allocated(self.device) / 2**20
         local = self._throughput
         local_values = [local.tokens, local.positions, peak_mib, local.seconds, local.waited]
         local_tensor = torch.tensor([local_values], dtype=torch.float64, device=self.device)
+        # each a list with a value per process
         tokens, positions, peaks_mib, seconds, waited = distributed.gather(local_tensor).T.tolist()
         if not any(seconds):
             return ""
@@ -478,34 +509,35 @@ class _Throughput:
     tokens: int = 0
     positions: int = 0  # padding included
     seconds: float = 0.0
-    waited: float = 0.0  # for data
+    waited: float = 0.0  # for data, in seconds, which are part of `seconds`
 
     @property
     def tokens_per_second(self) -> float:
+        """Tokens of this process, without padding, by the time of its steps."""
         return self.tokens / self.seconds
 
 
 def _lacks_bfloat16(dtype: Dtype, device: torch.device) -> bool:
-    """Return whether a run in bfloat16 computes in float32, as a CPU has no other instructions."""
+    """Return whether the CPU lacks what a run in bfloat16 needs, so that it runs in float32."""
     return dtype is Dtype.BFLOAT16 and device.type == "cpu" and not processor.has_bfloat16()
 
 
 def _autocast_of(
     settings: OptimizerSettings, device: torch.device
 ) -> Callable[[], AbstractContextManager[Any]]:
-    """Return what opens the region of forward passes, in the dtype of a run."""
+    """Return what opens the autocast region of a forward pass, in the dtype of a run."""
     dtype = settings.dtype
     if dtype is Dtype.FLOAT32 or _lacks_bfloat16(dtype, device):
         return partial(torch.autocast, device.type, None, enabled=False)
     is_cpu_bfloat16 = dtype is Dtype.BFLOAT16 and device.type == "cpu"
-    # with gradient checkpointing, passes are run again outside of the region
+    # gradient checkpointing runs passes again outside of the region, with torch's autocast alone
     if is_cpu_bfloat16 and not settings.gradient_checkpointing:
         return cpu_bfloat16_autocast
     return partial(torch.autocast, device.type, devices.DTYPES[dtype])
 
 
 def _enable_checkpointing(model: nn.Module) -> None:
-    """Let transformers' models compute activations again in the backward pass."""
+    """Enable gradient checkpointing of the transformers models inside of a model."""
     for module in model.modules():
         if isinstance(module, PreTrainedModel):
             enable = getattr(module, "activation_checkpointing_enable", None)
@@ -515,7 +547,7 @@ def _enable_checkpointing(model: nn.Module) -> None:
 
 
 def _new_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.AdamW:
-    """Return AdamW, which decays matrices, but no biases and weights of norms."""
+    """Return AdamW over the trainable weights: it decays matrices, not biases and norms' scales."""
     matrices: list[nn.Parameter] = []
     vectors: list[nn.Parameter] = []
     for weight in model.parameters():

@@ -1,7 +1,7 @@
-"""Validation while training: held-out data, its measures, and the best of them.
+"""Validation while training: held-out data, and its measures by a model.
 
-Axes: Q queries of a block, P passages, N passages of a query's group. Scores are those that
-retrieval would give: a passage by its stored embeddings, the best one deciding.
+Axes: Q queries, P passages of the whole set, N passages of a query's group, D dimensions. Scores
+are those that retrieval would give: a passage by its stored embeddings, the best one deciding.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from denserk.config.finetuning import FinetuneRun
 from denserk.config.formats import CorpusSettings
 from denserk.data.batches import Pair, PairJoiner, TokenBatch, pad, to_device, without_padding
 from denserk.data.tokenization import TextTokenizer
-from denserk.data.training_batches import TrainingBatches, assemble
+from denserk.data.training_batches import TrainingBatches, sentence_batch
 from denserk.data.training_data import SentenceStore, TrainingStore
 from denserk.errors import InputError
 from denserk.evaluation.sentences import score_examples, summarize_examples
@@ -33,19 +33,19 @@ from denserk.records import Passage, Query
 
 # The hint where there is no memory for a single text.
 SHORTEN = "cut texts with --passage-max-length, or validate with denserk search and eval afterwards"
-BLOCK = 64  # examples of sentences that are measured at once
+EXAMPLES_AT_ONCE = 64  # of sentences, whose vectors are in memory together
 Tokens = Sequence[Any]  # token ids of many texts: lists, or memory-mapped arrays
 
 
 class DevSet(NamedTuple):
-    """Queries, the passages they are searched in, and what is relevant."""
+    """Queries, the passages they are searched in, and which of them are relevant."""
 
     queries: Tokens
     passages: Tokens
     pad_ids: tuple[int, int]  # of queries and of passages
     relevant: Sequence[Sequence[int]]  # rows of each query's relevant passages
-    # (queries, N) rows of each query's group, its positive first, negative where it has no passage;
-    # None where there are relevance judgments but no groups
+    # int64 rows of each query's group, (number of queries, N), its positive first, -1 where it has
+    # no passage; None where there are relevance judgments but no groups
     groups: Tensor | None = None
 
 
@@ -67,7 +67,7 @@ def dev_sets(
         topics = str(validation.dev_topics)
         qrels = str(validation.dev_qrels)
         query_tokenizer, passage_tokenizer = tokenizers
-        judged = _judged_queries(topics, qrels, corpus, run.corpus)
+        judged = _read_judged_queries(topics, qrels, corpus, run.corpus)
         sets.append(
             DevSet(
                 queries=query_tokenizer.queries(judged.queries),
@@ -87,8 +87,9 @@ def _held_out_set(store: TrainingStore, settings: training.SamplingSettings) -> 
         negative=training.NegativeChoice.TOP,
         seed=settings.seed,
     )
-    batches = TrainingBatches(store, sampling, 1)
-    groups, _ = batches.groups(batches.items, 0)
+    # the groups of one epoch, so that queries without negatives always get the same random ones
+    batches = TrainingBatches(store, sampling, batch_size=1)
+    groups, _ = batches.groups(batches.items, epoch=0)
     return DevSet(
         queries=store.queries[:],
         passages=store.passages[:],
@@ -99,18 +100,20 @@ def _held_out_set(store: TrainingStore, settings: training.SamplingSettings) -> 
 
 
 class _JudgedQueries(NamedTuple):
+    """The queries of a collection that have a relevant passage, and all its passages."""
+
     queries: list[Query]
     passages: list[Passage]  # of the whole collection
     relevant: list[list[int]]  # rows of each query's relevant passages
 
 
-def _judged_queries(
+def _read_judged_queries(
     topics: str, qrels: str, corpus: str, settings: CorpusSettings
 ) -> _JudgedQueries:
-    """Return the passages of a collection, and the queries with relevant ones among them."""
+    """Read a collection: its passages, and the queries with relevant ones among them."""
     judgments = read_qrels_map(qrels)
-    # by descending id, as equal scores are ranked
     passages = read_passages(corpus, settings)
+    # by descending id, as equal scores are ranked in a run: here they are ranked by row
     ordered_passages = sorted(passages, key=lambda passage: passage.docid, reverse=True)
     row_of = {passage.docid: row for row, passage in enumerate(ordered_passages)}
     queries = []
@@ -130,7 +133,7 @@ def _judged_queries(
 
 
 def token_budget() -> TokenBudget:
-    """Return the batch size of a run's validations, on any device; it halves where memory lacks."""
+    """Return the tokens of a batch of a run's validations; they halve where memory lacks."""
     work = "validating with {texts} texts of {tokens} tokens"
     return TokenBudget(BATCH_TOKENS, work, shorten=SHORTEN, option=None)
 
@@ -142,7 +145,10 @@ def encode_tokens(
     device: torch.device,
     budget: TokenBudget,
 ) -> Tensor:
-    """Return the embeddings of tokenised texts in their order: (N, ...)."""
+    """Return the float32 embeddings of tokenised texts in their order, as `encode` shapes them.
+
+    For n texts (n, D) of queries and sentences, (n, S, D) of passages with S stored vectors.
+    """
 
     def encode_rows(rows: Sequence[int]) -> Tensor:
         batch = pad([texts[row] for row in rows], pad_id)
@@ -161,7 +167,7 @@ def encode_tokens(
 def reciprocal_ranks(scores: Tensor, relevant: Sequence[Sequence[int]]) -> list[float]:
     """Return 1 / rank of the first relevant passage among the first ten, else 0, of each query.
 
-    Equal scores are ordered by row.
+    `scores`: (Q, P); `relevant`: rows of passages. Equal scores are ordered by row.
     """
     best_rows = scores.argsort(dim=1, descending=True, stable=True)[:, :10].tolist()
     return [
@@ -187,16 +193,18 @@ def sums_of_measures(
 ) -> dict[str, float]:
     """Sum `RR@10` over queries, and with groups `dev-loss` and `avg-rank`; see `DevSet`.
 
-    scores: (Q, P), groups: (Q, N).
+    scores: (Q, P), groups: (Q, N). `dev-loss` is that of in-batch negatives: over the passages of
+    all groups; `avg-rank`, as DPR counts it, is from 0 and over all P passages.
     """
     sums = {"RR@10": sum(reciprocal_ranks(scores, relevant))}
     if groups is not None:
-        # each passage of the batch counts once
+        # each passage of the batch counts once; -1 may be among the rows
         rows, columns = groups.unique(return_inverse=True)  # type: ignore[no-untyped-call]
         logits = scores[:, rows].masked_fill(rows < 0, -torch.inf) / temperature
-        sums["dev-loss"] = float(F.cross_entropy(logits, columns[:, 0], reduction="sum"))
+        positive_columns = columns[:, 0]
+        sums["dev-loss"] = float(F.cross_entropy(logits, positive_columns, reduction="sum"))
         positive_scores = scores.gather(1, groups[:, :1])
-        sums["avg-rank"] = int((scores > positive_scores).sum())  # DPR's rank
+        sums["avg-rank"] = int((scores > positive_scores).sum())
     return sums
 
 
@@ -212,7 +220,7 @@ def _means(sums_of_batches: Sequence[Mapping[str, float]], count: int) -> dict[s
 def measure(
     model: Retriever, budget: TokenBudget, sets: Sequence[DevSet], batch: int, temperature: float
 ) -> dict[str, float]:
-    """Measure a retriever in evaluation mode; the last set decides about `RR@10`.
+    """Measure a retriever in evaluation mode on each set; the `RR@10` of the last one stays.
 
     `batch` is the number of queries of a batch of `dev-loss`, `temperature` the objective's.
     """
@@ -226,6 +234,7 @@ def measure(
         sums = []
         for start in range(0, len(queries), batch):
             rows = slice(start, start + batch)
+            # (Q, D) by (P, D) for each of a passage's S vectors; the best one decides
             scores_by_vector = [queries[rows] @ vectors.T for vectors in passages.unbind(1)]
             scores = torch.stack(scores_by_vector).amax(0)
             groups = None if dev.groups is None else dev.groups[rows].to(device)
@@ -238,9 +247,12 @@ def measure(
 def measure_groups(
     model: Reranker, joiner: PairJoiner, budget: TokenBudget, sets: Sequence[DevSet]
 ) -> dict[str, float]:
-    """Measure a cross-encoder in evaluation mode within each query's group of held-out data."""
+    """Measure a cross-encoder in evaluation mode within each query's group of held-out data.
+
+    It has no other set: only a group's passages are scored, of which the first is relevant.
+    """
     device = next(model.parameters()).device
-    (dev,) = sets
+    [dev] = sets
     assert dev.groups is not None
     sums = []
     for query, rows in zip(dev.queries, dev.groups.tolist(), strict=True):
@@ -254,7 +266,7 @@ def measure_groups(
 def _score_pairs(
     model: Reranker, joiner: PairJoiner, budget: TokenBudget, pairs: Sequence[Pair]
 ) -> Tensor:
-    """Return the scores of pairs in their order: (P,)."""
+    """Return the float32 scores of pairs in their order: (number of pairs,)."""
     device = next(model.parameters()).device
 
     def score_rows(rows: Sequence[int]) -> Tensor:
@@ -275,22 +287,27 @@ def measure_sentences(
     budget: TokenBudget,
     store: SentenceStore,
 ) -> dict[str, float]:
-    """Return the loss and the measure of held-out examples; the model is in evaluation mode."""
+    """Return the loss and the measure of held-out examples; the encoder is in evaluation mode.
+
+    The measure is Spearman's correlation of pairs, the accuracy of triplets, and, of queries to
+    align, the mean cosine to the teacher's vectors.
+    """
     device = next(encoder.parameters()).device
     scores = []
     losses = []
-    for items in np.split(np.arange(len(store)), range(BLOCK, len(store), BLOCK)):
-        batch = assemble(store, items)
+    block_starts = range(EXAMPLES_AT_ONCE, len(store), EXAMPLES_AT_ONCE)
+    for items in np.split(np.arange(len(store)), block_starts):
+        batch = sentence_batch(store, items)
         labels = to_device(batch.labels, device)
         sentences = without_padding(batch.sentences)
         vectors = encode_tokens(encoder, sentences, store.pad_id, device, budget)
         vectors = vectors.view(len(items), store.size, -1)
         losses.append(float(sentence_loss(vectors, labels, objective)) * len(items))
-        if labels is not None and store.size == 1:  # compared with the teacher's
+        if labels is not None and store.size == 1:  # scored as a pair with the teacher's vector
             vectors = torch.stack([vectors[:, 0], labels], 1)
         scores.append(score_examples(vectors.cpu().numpy()))
     gold = store.labels if store.size == 2 else None
     name, value = summarize_examples(np.concatenate(scores), gold)
-    if store.size == 1:
+    if store.size == 1:  # the value without labels is a mean
         name = training.DevMetric.COSINE.value
     return {training.DevMetric.LOSS.value: sum(losses) / len(store), name: value}

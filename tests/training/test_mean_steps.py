@@ -11,7 +11,7 @@ from denserk.data.batches import PairJoiner, SentenceBatch, pad
 from denserk.data.tokenization import load_tokenizer
 from denserk.data.training_batches import PairTrainingBatch
 from denserk.models.cross_encoder import reranker_to_train
-from denserk.training.steps import Update, groups_of, reranking_step, sentence_step
+from denserk.training.steps import Update, chunks_by_length, reranking_step, sentence_step
 from tests.support.retrievers import assert_same, gradients, retriever
 
 WHOLE = CacheSettings()
@@ -105,7 +105,7 @@ def test_r_drop_runs_two_draws_of_dropout_and_makes_them_agree(tiny):
     batch = batch_of_pairs(tiny())
     torch.manual_seed(1)
     terms, _ = rerank(model, batch, r_drop=0.5)
-    [(rows, [tokens])] = groups_of([batch.pairs.tokens], Update())
+    [(rows, [tokens])] = chunks_by_length([batch.pairs.tokens], Update())
     pairs = batch.pairs.of(rows, tokens)
     torch.manual_seed(1)
     with torch.no_grad():

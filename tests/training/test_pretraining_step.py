@@ -13,7 +13,13 @@ from denserk.data.planning import ENOUGH
 from denserk.losses.pretraining import Condenser, DupMae, Master
 from denserk.losses.retrieval import span_contrast_loss
 from denserk.models.model_folder import read_model_folder
-from denserk.training.steps import UNLIMITED, Limits, Update, cut, pretraining_step
+from denserk.training.steps import (
+    UNLIMITED,
+    Limits,
+    Update,
+    pretraining_step,
+    split_pretraining_batch,
+)
 from tests.support.prepared_texts import run_of
 from tests.support.retrievers import assert_same
 from tests.support.retrievers import gradients as gradients_of
@@ -71,7 +77,7 @@ def test_the_released_average_weighs_chunks_the_same(model, batch):
     model.eval()
     _, terms = run_step(model, batch, Limits(2), loss_average=LossAverage.MICRO_BATCH)
     means = []
-    for _, chunk in cut(batch, Update(), Limits(2)):
+    for _, chunk in split_pretraining_batch(batch, Update(), Limits(2)):
         _, losses = model(chunk)
         means.append((losses["late"] / model.counts(chunk)["late"]).item())
     assert len(means) == 3
@@ -89,7 +95,7 @@ def test_cached_contrast_is_direct_dropout_included(model, batch, chunk, lm_scal
     counts = model.counts(batch)
     cls_of_chunks = []
     losses = []
-    for _, texts in cut(batch, Update(), Limits(chunk)):
+    for _, texts in split_pretraining_batch(batch, Update(), Limits(chunk)):
         cls, losses_of_chunk = model(texts)
         cls_of_chunks.append(cls)
         losses += [lm_scale * loss / counts[name] for name, loss in losses_of_chunk.items()]
@@ -128,14 +134,14 @@ def test_chunks_are_as_wide_as_their_longest_text_and_the_update_stays(tiny):
         DupMae: PretrainingBatch(texts, {}, {"retromae": texts}, visible),
         Master: PretrainingBatch(texts, {"npr": neighbours}, {"npr": texts, "dor": neighbours}),
     }
-    chunks = [chunk for _, chunk in cut(batches[Master], Update(), Limits(2))]
+    chunks = [chunk for _, chunk in split_pretraining_batch(batches[Master], Update(), Limits(2))]
     assert [chunk.texts.labels.shape[1] for chunk in chunks] == [30, 11]
     assert [chunk.decoders["dor"].labels.shape[1] for chunk in chunks] == [11, 30]
     for objective, batch in batches.items():
         backbone = read_model_folder(tiny()).passage.masked_lm()
         settings = PretrainingObjectiveSettings(tasks=(MasterTask.NPR, MasterTask.DOR))
         model = objective(backbone, settings).double().eval()
-        chunks = [chunk for _, chunk in cut(batch, Update(), Limits(2))]
+        chunks = [chunk for _, chunk in split_pretraining_batch(batch, Update(), Limits(2))]
         losses_of_chunks = [sum_of_losses(model, chunk) for chunk in chunks]
         torch.testing.assert_close(sum(losses_of_chunks), sum_of_losses(model, batch))
 

@@ -19,11 +19,11 @@ from denserk.models.distributed import process_group, sum_gradients
 from denserk.training.steps import (
     Limits,
     Update,
+    chunks_by_length,
     encode_retrieval_batch,
-    group,
-    groups_of,
     join,
     retrieval_step,
+    split_by_length,
 )
 from tests.support.retrievers import (
     LOSSES,
@@ -48,8 +48,8 @@ def test_groups_are_the_batch_within_the_limits(lengths, limits):
     texts = [[7 + number] * length for number, length in enumerate(lengths)]
     update = Update()
     with patch.dict(ENOUGH, cpu=16):
-        groups, positions_of_texts = group(pad(texts, 0), update, limits)
-        (rows_of_first_group, _), *_ = groups_of([pad(texts, 0)], Update(), limits)
+        groups, positions_of_texts = split_by_length(pad(texts, 0), update, limits)
+        (rows_of_first_group, _), *_ = chunks_by_length([pad(texts, 0)], Update(), limits)
     grouped_texts = []
     for tokens in groups:
         assert tokens.has_padding is not tokens.attention_mask.all().item()
@@ -78,8 +78,8 @@ def run_by_chunks(model, loss, batch):
     """The direct step chunk by chunk, with the graphs of all: what the cached step must equal."""
     model.zero_grad()
     torch.manual_seed(5)
-    query_chunks, query_rows = group(batch.queries, Update(), Limits(CACHE.q_chunk))
-    passage_chunks, passage_rows = group(batch.passages, Update(), Limits(CACHE.p_chunk))
+    query_chunks, query_rows = split_by_length(batch.queries, Update(), Limits(CACHE.q_chunk))
+    passage_chunks, passage_rows = split_by_length(batch.passages, Update(), Limits(CACHE.p_chunk))
     queries = torch.cat([model.query(chunk) for chunk in query_chunks])[query_rows]
     vectors_of_chunks = [model.passage.passage_vectors(chunk) for chunk in passage_chunks]
     passages = join(vectors_of_chunks).of(passage_rows)
@@ -154,7 +154,7 @@ def test_memory_is_that_of_a_chunk(tiny, name):
 
 
 @pytest.mark.parametrize("name", ["cls", "agg-star", "mlr-multi-vector", "colbert-average"])
-def test_groups_of_similar_length_change_nothing(tiny, monkeypatch, name):
+def test_chunks_of_similar_length_change_nothing(tiny, monkeypatch, name):
     model = retriever(tiny("bert"), name, dropout=0.0)
     loss_function = objective(model, name, "kl")
     batch = batch_of(5)
