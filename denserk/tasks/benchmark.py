@@ -1,6 +1,6 @@
-"""`denserk benchmark`: runs, or those of a model, on benchmarks by name.
+"""`denserk benchmark`: runs are made with a model, and evaluated, on benchmarks by name.
 
-The runs of a model: each corpus is encoded and indexed once, and then searched per benchmark:
+To make runs, each corpus is encoded and indexed once, and then searched for each benchmark:
 
 runs/scifact.trec                       a run per benchmark, its manifest beside it
 runs/corpora/beir-scifact/vectors       the vectors of a corpus, resumable block by block
@@ -47,6 +47,7 @@ from denserk.tasks.search import search
 logger = logging.getLogger(__name__)
 
 CORPORA = "corpora"  # vectors and indexes, within the folder of runs
+SUITE = "suite"  # the key of the benchmark in a run's manifest
 TITLED_CORPUS = "msmarco-passage-titled"  # runs on it look like those on msmarco-passage
 
 
@@ -63,7 +64,7 @@ def make_runs(
 
 
 class RunMaker:
-    """Makes the runs of one model."""
+    """Makes the runs of one model, for which `paths` name a model and an output."""
 
     def __init__(
         self,
@@ -72,19 +73,20 @@ class RunMaker:
         options: encoding.ModelOptions,
         corpus: CorpusSettings,
     ) -> None:
-        self._output = Path(paths.output or "")  # both paths come with --model
+        self._output = Path(paths.output or "")
         self._settings = settings
         self._options = options
-        self._corpus = corpus
+        self._corpus_settings = corpus
         self._model, folder = find_model(paths.model or "")
-        self._stored = read_model_folder(folder)
+        self._stored_model = read_model_folder(folder)
+        # that the model may compute in bfloat16 on a CPU, if `--dtype auto` has tried
         self._certificate: Mapping[str, Any] | None = None
-        self._search = retrieval.SearchSettings(
+        self._search_settings = retrieval.SearchSettings(
             hits=settings.hits, index_device=settings.index_device
         )
 
     def make(self, benchmarks: Sequence[Benchmark]) -> None:
-        """Make the runs of benchmarks that are not finished, and the manifest of all."""
+        """Make the runs of benchmarks that are not finished; complete the manifest of all runs."""
         parts_by_benchmark = find_parts(benchmarks)
         manifest = self._start()
         for number, benchmark in enumerate(benchmarks, start=1):
@@ -94,27 +96,34 @@ class RunMaker:
                 position = f"{number} of {len(benchmarks)}"
                 self._make_run(benchmark, parts_by_benchmark[benchmark.name], position)
             if self._settings.discard_vectors:
-                corpora_of_rest = {later.corpus.name for later in benchmarks[number:]}
-                if benchmark.corpus.name not in corpora_of_rest:
-                    shutil.rmtree(self._corpus_folder(benchmark), ignore_errors=True)
+                self._discard_corpus(benchmark, remaining=benchmarks[number:])
+        # of earlier calls, too
         finished_names = [
             name for name, benchmark in config.benchmarks().items() if self._is_finished(benchmark)
         ]
         contents = {"runs": sorted(finished_names)}
         write_manifest(self._output, replace(manifest, complete=True, contents=contents))
 
+    def _discard_corpus(self, benchmark: Benchmark, remaining: Sequence[Benchmark]) -> None:
+        """Delete the vectors and the index of a corpus, unless remaining benchmarks need them."""
+        if benchmark.corpus.name not in {later.corpus.name for later in remaining}:
+            shutil.rmtree(self._corpus_folder(benchmark), ignore_errors=True)
+
     def _make_run(self, benchmark: Benchmark, parts: Mapping[str, str], position: str) -> None:
-        """Encode and index the corpus of a benchmark, unless that is done, and search it."""
+        """Encode and index the corpus of a benchmark, unless that is done, and search it.
+
+        `parts` are the paths, or names, of its corpus and topics.
+        """
         text = self._text_settings(benchmark)
         logger.info(
             f"{benchmark.name} ({position}): queries of {text['query_max_length']} tokens, "
             f"passages of {text['passage_max_length']}"
         )
         options = self._options._replace(text=text)
-        index = self._index(self._corpus_folder(benchmark), parts["corpus"], options)
+        index = self._build_index(self._corpus_folder(benchmark), parts["corpus"], options)
         run = str(self._run_of(benchmark))
         search_settings = replace(
-            self._search,
+            self._search_settings,
             remove_query=benchmark.remove_query,
             max_passage=benchmark.max_passage,
         )
@@ -123,22 +132,23 @@ class RunMaker:
         )
         search(search_paths, search_settings, options.representation, options.text, options.compute)
         manifest = read_manifest(run, Kind.RUN)
-        made_from = {**manifest.made_from, "suite": _origin(benchmark)}
+        made_from = {**manifest.made_from, SUITE: _origin(benchmark)}
         write_manifest(run, replace(manifest, made_from=made_from))
 
     def _text_settings(self, benchmark: Benchmark) -> dict[str, Any]:
         """Return the text settings: those given, else the benchmark's within the model's lengths.
 
-        How title and text are joined is the benchmark's only where the model does not tell it.
+        How title and text are joined is the benchmark's only if neither the model's folder has
+        settings, nor denserk has those that it was published with.
         """
         corpus = benchmark.corpus
-        longest = self._stored.passage.max_length or math.inf
+        longest = self._stored_model.passage.max_length or math.inf
         text: dict[str, Any] = {
             "query_max_length": min(corpus.query_max_length, longest),
             "passage_max_length": min(corpus.passage_max_length, longest),
         }
         published = encoding.PUBLISHED_TEXT.get(without_revision(self._model), {})
-        if not self._stored.has_settings and "join" not in published:
+        if not self._stored_model.has_settings and "join" not in published:
             text["join"] = corpus.join
         return {**text, **self._options.text}
 
@@ -156,7 +166,7 @@ class RunMaker:
         if not run.is_file() or not beside(run).is_file():
             return False
         manifest = read_manifest(run, Kind.RUN, unfinished=True)
-        if manifest.made_from.get("suite") != _origin(benchmark):
+        if manifest.made_from.get(SUITE) != _origin(benchmark):
             return False
         return manifest.contents.get("sha256") == file_sha256(run)
 
@@ -166,10 +176,11 @@ class RunMaker:
         Runs by other settings are an error.
         """
         has_runs = (self._output / MANIFEST).is_file()
-        started = None
+        started = None  # the manifest of the runs that are continued
         if has_runs and self._settings.resume:
             started = read_manifest(self._output, Kind.RUNS, unfinished=True)
-        elif not has_runs or not self._settings.overwrite:
+        elif not (has_runs and self._settings.overwrite):
+            # --overwrite replaces runs alone, no other content of a folder
             refuse_occupied(self._output, overwrite=False)
         self._choose_precision(started)
         manifest = self._unfinished_manifest()
@@ -183,7 +194,10 @@ class RunMaker:
         return manifest
 
     def _choose_precision(self, started: Manifest | None) -> None:
-        """Decide `--dtype auto` for all corpora and queries: as before, or by device and model."""
+        """Decide `--dtype auto` for all corpora and queries, so that all runs share a precision.
+
+        It is that of the started runs, or chosen by device and model.
+        """
         if started is not None:
             self._certificate = started.made_from["model"].get("certificate")
         if self._options.compute.dtype is not encoding.DtypeChoice.AUTO:
@@ -199,10 +213,10 @@ class RunMaker:
         """Return the precision that the device is fast in, and that the model is certified for."""
         compute = self._options.compute
         device = devices.use_device(compute.device)
-        backbone = self._stored.passage.architecture.model_type
+        backbone = self._stored_model.passage.architecture.model_type
         if not is_bfloat16_tried(compute.dtype, device, backbone):
             return devices.choose_precision(compute.dtype, device)
-        encoder = TextEncoder(self._model, *self._options)
+        encoder = TextEncoder(self._model, *self._options)  # compares bfloat16 with float32
         self._certificate = encoder.certificate
         return encoder.dtype
 
@@ -210,20 +224,23 @@ class RunMaker:
         """Return the manifest of the model and the settings that all runs share."""
         representation = self._options.representation
         settings = {
-            "search": as_json(self._search),
+            "search": as_json(self._search_settings),
             "representation": {name: plain(value) for name, value in representation.items()},
             "text": {name: plain(value) for name, value in self._options.text.items()},
             "dtype": self._options.compute.dtype.value,
-            **as_json(self._corpus),
+            **as_json(self._corpus_settings),
         }
-        model: dict[str, Any] = {"name": self._model, "fingerprint": self._stored.fingerprint()}
+        model: dict[str, Any] = {
+            "name": self._model,
+            "fingerprint": self._stored_model.fingerprint(),
+        }
         if self._certificate is not None:
             model["certificate"] = self._certificate
         return Manifest(Kind.RUNS, False, settings, {"model": model})
 
     def _remove_runs(self) -> None:
         """Remove what this command wrote to the output before."""
-        read_manifest(self._output, Kind.RUNS, unfinished=True)
+        read_manifest(self._output, Kind.RUNS, unfinished=True)  # an error if it is of no runs
         with write_errors(self._output):
             shutil.rmtree(self._output / CORPORA, ignore_errors=True)
             for benchmark in config.benchmarks().values():
@@ -231,10 +248,10 @@ class RunMaker:
                 if beside(run).is_file():
                     run.unlink(missing_ok=True)
                     beside(run).unlink()
-            flush_names(self._output)  # before the manifest is of another choice
+            flush_names(self._output)  # before the new manifest, which is not that of old runs
 
-    def _index(self, folder: Path, source: str, options: encoding.ModelOptions) -> Path:
-        """Return the index of a corpus, building it if needed."""
+    def _build_index(self, folder: Path, source: str, options: encoding.ModelOptions) -> Path:
+        """Encode a corpus and build its index, unless that is done; return the index's folder."""
         index = folder / "index"
         is_started = (index / MANIFEST).is_file()
         if is_started and read_manifest(index, Kind.INDEX, unfinished=True).complete:
@@ -243,9 +260,9 @@ class RunMaker:
         encode_settings = encoding.EncodeSettings(
             model=self._model, corpus=source, output=str(vectors), resume=vectors.is_dir()
         )
-        encode(encode_settings, self._corpus, options)
+        encode(encode_settings, self._corpus_settings, options)
         paths = retrieval.IndexPaths(input=(str(vectors),), output=str(index), resume=True)
-        build_index(paths, retrieval.IndexSettings())
+        build_index(paths, retrieval.IndexSettings())  # exact, by default
         return index
 
 
@@ -260,9 +277,10 @@ def evaluate_benchmark(
     settings: EvalSettings | None = None,
     against: Sequence[config.Paper] = (),
 ) -> EvaluationResult:
-    """Evaluate runs on one benchmark, whose measures hold unless `settings` name some.
+    """Evaluate runs on one benchmark.
 
-    The measures that the papers in `against` report are computed too.
+    The measures are those that `settings` name. If they name none, they are the benchmark's and
+    those that the papers in `against` report.
     """
     for run in runs:
         _refuse_other_benchmark(run, benchmark)
@@ -284,7 +302,7 @@ def _refuse_other_benchmark(run: str, benchmark: Benchmark) -> None:
     corpus = benchmark.corpus.name
     origin = None
     if run != STREAM and beside(run).is_file():
-        origin = read_manifest(run, Kind.RUN).made_from.get("suite")
+        origin = read_manifest(run, Kind.RUN).made_from.get(SUITE)
     if origin is None:
         if corpus == TITLED_CORPUS:
             logger.info(f"{run} has no manifest: assumed to be a run on the titled corpus")
@@ -300,7 +318,10 @@ def _refuse_other_benchmark(run: str, benchmark: Benchmark) -> None:
 def _settings_of(
     benchmark: Benchmark, settings: EvalSettings, published_rows: Sequence[PublishedRow]
 ) -> EvalSettings:
-    """Return the settings of an evaluation on a benchmark: its measures and its rules."""
+    """Return the settings of an evaluation with the rules of a benchmark.
+
+    Unless measures are given, they are those of the benchmark and of published rows.
+    """
     measures = settings.measures
     if not measures:
         measures = benchmark.measures
@@ -333,7 +354,10 @@ def evaluate_benchmarks(
     settings: EvalSettings | None = None,
     against: Sequence[config.Paper] = (),
 ) -> BenchmarksResult:
-    """Evaluate folders of runs, such as scifact.trec, on several benchmarks and groups."""
+    """Evaluate folders of runs, such as scifact.trec, on several benchmarks and groups.
+
+    `names` are those of benchmarks and groups; a folder may lack runs of some.
+    """
     requested = config.find_benchmarks(names)
     folder_names = short_names(folders)
     runs_by_benchmark: dict[str, dict[str, str]] = {benchmark.name: {} for benchmark in requested}

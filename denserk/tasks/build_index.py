@@ -1,4 +1,8 @@
-"""`denserk index`: a folder, which denserk and Pyserini open, of vectors, a corpus or indexes."""
+"""`denserk index`: an index folder, which denserk and Pyserini open.
+
+It is built of vectors (flat or approximate), of the texts of a corpus (BM25), or of approximate
+indexes, which are merged.
+"""
 
 import logging
 import math
@@ -98,20 +102,18 @@ def build_index(
     _check_inputs(paths, settings)
     inputs = expanded(paths.input) if paths.input else [paths.corpus or ""]
     refuse_inputs(Path(paths.output), named_paths(inputs, paths.trained_as), resume=paths.resume)
-    folders = [*inputs, *filter(None, [paths.trained_as, settings.encoded_queries])]
+    folders = list(inputs)
+    for folder in (paths.trained_as, settings.encoded_queries):
+        if folder:
+            folders.append(folder)
     if paths.verify:
         verify_folders(folders)
-    if settings.type is IndexType.BM25:
-        plan: Plan = Bm25Plan(paths.corpus or "", settings, bm25, corpus)
-        contents = _build(paths, inputs, plan, Versions.of([]))  # a corpus is read once
-    else:
-        versions = Versions.of(folders)  # the whole index is of one version of each
-        with versions.reading():
-            if any(is_approximate(name) for name in inputs):
-                plan = MergePlan(paths, inputs, settings)
-            else:
-                plan = VectorsPlan(paths, inputs, settings, show_types)
-            contents = _build(paths, inputs, plan, versions)
+    # the whole index is of one version of each folder; a corpus is read once, from start to end
+    is_bm25 = settings.type is IndexType.BM25
+    versions = Versions.of([] if is_bm25 else folders)
+    with versions.reading():
+        plan = _plan(paths, inputs, settings, bm25, corpus, show_types)
+        contents = _build(paths, plan, versions, int8_source=Path(inputs[0]))
     return IndexResult(
         count=contents["count"],
         bytes=folder_bytes(Path(paths.output)),
@@ -132,12 +134,29 @@ def _check_inputs(paths: IndexPaths, settings: IndexSettings) -> None:
         raise UsageError(f"--type {settings.type} takes no {wrong_input}", hint)
 
 
+def _plan(
+    paths: IndexPaths,
+    inputs: Sequence[str],
+    settings: IndexSettings,
+    bm25: Bm25Settings,
+    corpus: CorpusSettings,
+    show_types: "ShowTable | None",
+) -> Plan:
+    """Return the plan of an index by its type, or by what its inputs are."""
+    if settings.type is IndexType.BM25:
+        return Bm25Plan(paths.corpus or "", settings, bm25, corpus)
+    if any(is_approximate(name) for name in inputs):
+        return MergePlan(paths, inputs, settings)
+    return VectorsPlan(paths, inputs, settings, show_types)
+
+
 def _build(
-    paths: IndexPaths, inputs: Sequence[str], plan: Plan, versions: Versions
+    paths: IndexPaths, plan: Plan, versions: Versions, *, int8_source: Path
 ) -> Mapping[str, Any]:
     """Build what is planned, unless it is there already; return the manifest's contents.
 
-    An index is built in one go, beside its place: until it is complete, an old one stays there.
+    The index is built in a temporary folder, which replaces the output once it is complete and
+    `versions` of the inputs are unchanged. `int8_source` is the input that may have an int8 model.
     """
     planned = manifest.Manifest(manifest.Kind.INDEX, False, plan.recorded_settings, plan.made_from)
     output = Path(paths.output)
@@ -150,7 +169,7 @@ def _build(
         overwrite = True  # an unfinished index is of no use: it starts over
     with whole_folder(output, overwrite=overwrite) as folder:
         contents = plan.fill(folder)
-        _copy_int8_model(Path(inputs[0]), folder)
+        _copy_int8_model(int8_source, folder)
         files = [path for path in sorted(folder.iterdir()) if path.is_file()]
         contents["sha256"] = {path.name: manifest.file_sha256(path) for path in files}
         contents["bytes"] = {path.name: path.stat().st_size for path in files}
@@ -173,7 +192,10 @@ def is_approximate(name: str) -> bool:
 
 
 def check_present(name: str | Path, present: manifest.Manifest, planned: manifest.Manifest) -> None:
-    """Raise a MismatchError unless an index that is resumed is the planned one; log if complete."""
+    """Raise a MismatchError unless the index that is present is the planned one.
+
+    If it is complete, log that there is nothing to do.
+    """
     hint = "choose another output, or replace it with --overwrite"
     present_inputs = dict(present.made_from)
     planned_inputs = dict(planned.made_from)
@@ -183,7 +205,7 @@ def check_present(name: str | Path, present: manifest.Manifest, planned: manifes
     changes += manifest.differences(present_inputs, planned_inputs)
     if changes:
         raise MismatchError(f"{name} was made with other settings: {'; '.join(changes)}", hint)
-    if not present.complete:
+    if not present.complete:  # a collection of a server, which is continued
         return
     # an index of an older version has no checksums
     if checksums is not None and checksums != planned_checksums:
@@ -197,17 +219,20 @@ def _compared_settings(index: manifest.Manifest) -> dict[str, Any]:
     return {name: value for name, value in index.settings.items() if name not in WITHOUT_EFFECT}
 
 
-def with_engine(settings: IndexSettings) -> IndexSettings:
+def with_engine_and_metric(settings: IndexSettings) -> IndexSettings:
     """Return settings that name engine and metric: those given, or the defaults."""
-    default = Engine.FAISS
+    default_engine = Engine.FAISS
     if settings.type is IndexType.BM25:
-        default = Engine.BM25S
+        default_engine = Engine.BM25S
     elif settings.is_flat and not installed("faiss"):
-        default = Engine.TORCH
-    return replace(settings, engine=settings.engine or default, metric=settings.similarity)
+        default_engine = Engine.TORCH
+    engine = settings.engine or default_engine
+    return replace(settings, engine=engine, metric=settings.similarity)
 
 
-def with_metric(settings: IndexSettings, model: manifest.Description | None) -> IndexSettings:
+def with_metric_of_model(
+    settings: IndexSettings, model: manifest.Description | None
+) -> IndexSettings:
     """Return settings that name their metric: the one given, or that of the vectors' model.
 
     Inner product where the model compares by distance is allowed, with a warning.
@@ -229,26 +254,30 @@ class Bm25Plan(Plan):
     def __init__(
         self, source: str, settings: IndexSettings, bm25: Bm25Settings, corpus: CorpusSettings
     ) -> None:
-        settings = with_engine(settings)
+        settings = with_engine_and_metric(settings)
         if bm25.language not in (None, AUTO):
+            # recorded by name, whatever code it was given as
             bm25 = replace(bm25, language=find_language(bm25.language).name)
         self._source = source
         self._bm25 = bm25
         self._corpus = with_used_fields(source, corpus)
         self._threads = settings.threads
-        self._in_lucene = settings.engine is Engine.LUCENE
-        if self._in_lucene:
+        self._uses_lucene = settings.engine is Engine.LUCENE
+        if self._uses_lucene:
             require_lucene(bm25)
         else:
             require("bm25s", PURPOSE)
-            _require_terms(bm25)
+            _require_analyzer(bm25)
         self.recorded_settings = as_json(settings)
         self.recorded_settings |= {"bm25": as_json(bm25), "corpus": as_json(self._corpus)}
         self.made_from = {"texts": source}
 
     def fill(self, folder: Path) -> dict[str, Any]:
-        """Write index and ids into a folder; return the contents of its manifest."""
-        digest = sha256()
+        """Write index and ids into a folder; return the contents of its manifest.
+
+        The language `auto` is decided by the first texts.
+        """
+        digest = sha256()  # of the texts, once all are read
         texts = bm25_texts(self._source, self._bm25, self._corpus, digest)
         if self._bm25.language == AUTO:
             first_texts = list(islice(texts, SAMPLE))
@@ -263,27 +292,31 @@ class Bm25Plan(Plan):
     def _build(
         self, folder: Path, texts: Iterable[tuple[str, str]], bm25: Bm25Settings
     ) -> dict[str, Any]:
-        """Index texts by the engine, in a language that is known; return counts."""
-        if self._in_lucene:
+        """Index (id, text) pairs by the engine, in a language that is known; return counts."""
+        if self._uses_lucene:
             return build_lucene(folder, texts, bm25, self._threads)
         return build_bm25(folder, texts, bm25)
 
 
-def _require_terms(bm25: Bm25Settings) -> None:
-    """Raise an error for a stemmer that is not there; `auto` finds one later."""
-    if bm25.language != AUTO:
+def _require_analyzer(bm25: Bm25Settings) -> None:
+    """Raise an error if the stemmer of the language is not installed, before the corpus is read."""
+    if bm25.language != AUTO:  # whose language is known only from texts
         analyzer_of(bm25)
 
 
 def bm25_texts(
     source: str, bm25: Bm25Settings, corpus: CorpusSettings, digest: Any
 ) -> Iterator[tuple[str, str]]:
-    """Yield the id and the text of passages, and add both to a digest."""
+    """Yield the id and the text of passages, and add both to a digest of hashlib.
+
+    After the last one, a repeated id is rejected.
+    """
     read = partial(read_passages, source, corpus, bm25.fields)
     fields = bm25.fields or ("title", "text")
     with track("reading text", None, "passages") as progress:
         for passage in Texts(source, "passages", read).checked():
             text = " ".join(map(passage.field, fields))
+            # ASCII's unit and record separators, which make the digest depend on where texts end
             digest.update(f"{passage.docid}\x1f{text}\x1e".encode("utf-8", "surrogatepass"))
             yield passage.docid, text
             progress.advance()
@@ -307,7 +340,7 @@ class MergePlan(Plan):
         manifest.refuse_mixed_precision(self._folders.manifests)
         self.made_from = {"indexes": indexes, "vectors": vectors, "model": model}
         trained_settings = self._folders.template.complete_settings(settings)
-        self.recorded_settings = as_json(with_engine(trained_settings))
+        self.recorded_settings = as_json(with_engine_and_metric(trained_settings))
 
     def fill(self, folder: Path) -> dict[str, Any]:
         """Write index and ids into a folder; return the contents of its manifest."""
@@ -337,7 +370,7 @@ class VectorsPlan(Plan):
         show_types: "ShowTable | None" = None,
     ) -> None:
         self._show_types = show_types
-        self._template = None
+        self._template: faiss_templates.Template | None = None
         if paths.trained_as is not None:
             self._template = faiss_templates.read_template(paths.trained_as)
             settings = self._template.complete_settings(settings)
@@ -355,12 +388,13 @@ class VectorsPlan(Plan):
             origin["trained_as"] = {"name": self._template.name, "sha256": self._template.sha256}
         self.made_from = origin
 
-        self._settings = with_engine(with_metric(settings, model))
+        self._settings = with_engine_and_metric(with_metric_of_model(settings, model))
         self.recorded_settings = as_json(self._settings)
-        self._count = known_count(self._sources)  # None where only reading them tells it
+        self._count = known_count(self._sources)  # of passages; None: known only when all are read
         per_passage = self._sources[0].vectors_per_passage
-        self._queries = _read_queries(self._settings, per_passage, model)  # of --target-recall
-        self._check_room()
+        # (Q, D), with --target-recall alone: denserk chooses the type by them
+        self._tuning_queries = _read_tuning_queries(self._settings, per_passage, model)
+        self._check_size()
 
     def _refuse_other_training(
         self, template: faiss_templates.Template, model: manifest.Description | None
@@ -371,8 +405,11 @@ class VectorsPlan(Plan):
         template_model = manifest.model_of(template.manifest)
         manifest.refuse_other_model(template_model, model, compared, hint)
 
-    def _check_room(self) -> None:
-        """Log the size of the vectors and check the memory for them, if their number is known."""
+    def _check_size(self) -> None:
+        """Log the size of the vectors and check the memory for them, if their number is known.
+
+        The memory depends on the index type, which may not be chosen yet.
+        """
         source = self._sources[0]
         if self._count is None or source.manifest is None:
             return
@@ -380,7 +417,7 @@ class VectorsPlan(Plan):
         dimension = source.manifest.contents["dimension"]
         size = decimal(rows * dimension * 4)
         logger.info(f"vectors: {rows:,} x {dimension} x 4 bytes = {size} on the disk")
-        if not self._settings.is_flat and self._queries is None:
+        if not self._settings.is_flat and self._tuning_queries is None:
             empty_index = _index_to_fill(rows, dimension, self._settings, self._template)
             faiss_build.check_memory(empty_index, rows, self._settings)
 
@@ -392,14 +429,15 @@ class VectorsPlan(Plan):
         vectors_file = folder / VECTORS
         contents = gather(self._sources, vectors_file, settings.similarity)
         vectors, _ = map_flat(vectors_file)
-        if self._queries is None:
+        if self._tuning_queries is None:
             contents |= self._build_approximate(vectors, folder / INDEX)
             vectors_file.unlink()
         else:
             from denserk.index.tuning import build_for_recall
 
+            # removes the file of vectors, or makes it the index if that is flat
             contents |= build_for_recall(
-                vectors, vectors_file, settings, self._queries, self._show_types
+                vectors, vectors_file, settings, self._tuning_queries, self._show_types
             )
         return contents
 
@@ -408,25 +446,25 @@ class VectorsPlan(Plan):
         settings = self._settings
         count, dimension = vectors.shape
         empty_index = _index_to_fill(count, dimension, settings, self._template)
-        if self._count is None:
+        if self._count is None:  # else `_check_size` has checked it
             faiss_build.check_memory(empty_index, count, settings)
         faiss_build.build(vectors, path, empty_index, settings)
-        opened = FaissIndex(path, SearchSettings(), threads=settings.threads)
+        index = FaissIndex(path, SearchSettings(), threads=settings.threads)
         block_count = math.ceil(count / RECALL_BLOCK)
-        blocks = partial(np.array_split, vectors, block_count)
-        recall = measure_recall(empty_index.factory, opened, blocks, settings)
+        split_vectors = partial(np.array_split, vectors, block_count)
+        recall = measure_recall(empty_index.factory, index, split_vectors, settings)
         return {"factory": empty_index.factory, "recall": recall}
 
 
 def _journal_sha256(folder_manifest: manifest.Manifest | None) -> str | None:
-    """Return the checksum that a folder of vectors has of its journal, and so of its files."""
+    """Return the checksum of a folder's journal, which lists those of its files of vectors."""
     return None if folder_manifest is None else folder_manifest.contents.get("journal_sha256")
 
 
-def _read_queries(
+def _read_tuning_queries(
     settings: IndexSettings, vectors_per_passage: int, model: manifest.Description | None
 ) -> Vectors | None:
-    """Return the vectors of the queries that an index is tuned for, if there are any."""
+    """Return the vectors (Q, D) of the queries that an index is tuned for, if there are any."""
     name = settings.encoded_queries
     if name is None:
         return None
@@ -462,7 +500,8 @@ def measure_recall(
 ) -> float:
     """Log and return the recall@10 of an index, with some of its own vectors as queries.
 
-    `blocks` yields the vectors of the index in its order, each time that it is called.
+    `blocks` returns the vectors of the index in its order, each time that it is called, in blocks
+    of (B, D).
     """
     from denserk.index.exact import ExactIndex
 
@@ -481,7 +520,7 @@ def measure_recall(
 
 
 def _draw_vectors(count: int, blocks: Iterable[Vectors], seed: int) -> Vectors:
-    """Return RECALL_QUERIES of the `count` vectors in blocks, drawn at random."""
+    """Return RECALL_QUERIES of the `count` vectors in blocks, drawn at random: (Q, D)."""
     generator = np.random.default_rng(seed)
     rows = np.sort(generator.choice(count, min(RECALL_QUERIES, count), replace=False))
     vectors = []

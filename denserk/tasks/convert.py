@@ -1,4 +1,8 @@
-"""`denserk convert`: conversion between the formats of a kind, streaming."""
+"""`denserk convert`: conversion between the formats of a kind, streaming.
+
+`CONVERSIONS` has a function for each kind, which takes a `_Job`. `TARGET_NAMES` has the names of
+targets that decide a format.
+"""
 
 import logging
 import os
@@ -69,7 +73,7 @@ class _Job(NamedTuple):
     settings: ConversionSettings
     options: ModelOptions
     from_format: Any  # a format of the kind; None: detected by the reader
-    to_format: Any
+    to_format: Any  # a format of the target's kind
     progress: Progress
 
     def counted(self, records: Iterable[T]) -> Iterator[T]:
@@ -79,21 +83,21 @@ class _Job(NamedTuple):
             self.progress.advance()
 
 
-def _corpus(job: _Job) -> int:
+def _convert_corpus(job: _Job) -> int:
     """Convert a corpus, perhaps with generated queries appended, or documents split."""
-    fields = job.options.text.get("fields")
+    fields = job.options.text.get("fields")  # inside Anserini's `contents`
     passages = corpus.read_passages(job.source, _corpus_settings(job, job.from_format), fields)
     if job.settings.expansions is not None:
         passages = append_queries(passages, job.settings.expansions)
     if job.settings.split_words is not None:
-        return _split(job, passages, word_spans, job.settings.split_words)
+        return _write_split(job, passages, word_spans, job.settings.split_words)
     if job.settings.split_sentences is not None:
-        return _split(job, passages, sentence_spans, job.settings.split_sentences)
+        return _write_split(job, passages, sentence_spans, job.settings.split_sentences)
     return corpus.write_passages(job.target, job.counted(passages), job.to_format)
 
 
 def _corpus_settings(job: _Job, corpus_format: CorpusFormat | None) -> CorpusSettings:
-    """Return how a corpus is read."""
+    """Return how the source, or the --corpus beside it, is read; None: its format is detected."""
     return CorpusSettings(
         corpus_format=corpus_format,
         id_field=job.settings.id_field,
@@ -102,13 +106,16 @@ def _corpus_settings(job: _Job, corpus_format: CorpusFormat | None) -> CorpusSet
     )
 
 
-def _split(
+def _write_split(
     job: _Job,
     documents: Iterable[Passage],
     spans: Callable[[str], Iterable[Span]],
     size: int,
 ) -> int:
-    """Write the passages of documents: `size` words or sentences, as `spans` finds them."""
+    """Write documents as passages of `size` words or sentences, which `spans` finds in a text.
+
+    Log how long the passages are; return their number.
+    """
     delimiter = job.settings.max_passage_delimiter
     stride = job.settings.stride or size
     splitter = DocumentSplitter(spans, size, stride, delimiter, job.source)
@@ -127,13 +134,13 @@ def _split(
     return count
 
 
-def _queries(job: _Job) -> int:
+def _convert_queries(job: _Job) -> int:
     """Convert queries, perhaps with the text of other fields."""
     queries = topics.read_queries(job.source, job.from_format, fields=job.settings.topics_field)
     return topics.write_queries(job.target, job.counted(queries), job.to_format)
 
 
-def _qrels(job: _Job) -> int:
+def _convert_qrels(job: _Job) -> int:
     """Convert qrels, or the clicks of a log."""
     if clicks.is_click_log(job.source, job.from_format):
         qrels = clicks.clicked_qrels(job.source, job.settings.click_grades)
@@ -149,15 +156,15 @@ def _refuse_click_grades(job: _Job) -> None:
     reject_given(job.settings, why=f"{job.source} is no click log", hint=hint, among="click_grades")
 
 
-def _examples(job: _Job) -> Iterator[TrainingExample]:
-    """Return training examples, or the clicked passages of a log."""
+def _read_examples(job: _Job) -> Iterator[TrainingExample]:
+    """Return training examples, those of a click log with the clicked passages as positives."""
     if clicks.is_click_log(job.source, job.from_format):
         return clicks.clicked_examples(job.source, job.settings.click_grades)
     _refuse_click_grades(job)
     return training.read_training(job.source, job.from_format)
 
 
-def _run(job: _Job) -> int:
+def _convert_run(job: _Job) -> int:
     """Convert a run, whose hits are ranked by score."""
     return runs.write_run(job.target, _ranked_hits(job), job.to_format, job.settings.tag)
 
@@ -169,10 +176,10 @@ def _ranked_hits(job: _Job) -> Iterator[tuple[str, list[tuple[str, float]]]]:
         job.progress.advance(len(hits.docids))
 
 
-def _training(job: _Job) -> int:
+def _convert_training(job: _Job) -> int:
     """Convert training data, perhaps with texts and a teacher's scores."""
     settings = job.settings
-    examples = without_known_positives(_with_texts(job))
+    examples = without_known_positives(_examples_with_texts(job))
     if settings.teacher is not None:
         if job.to_format not in WITH_SCORES:
             message = f"--teacher gives scores, for which {job.to_format} has no place"
@@ -185,23 +192,23 @@ def _training(job: _Job) -> int:
     return training.write_training(job.target, job.counted(examples), job.to_format)
 
 
-def _generated_topics(job: _Job) -> int:
+def _write_generated_topics(job: _Job) -> int:
     """Write generated queries as topics."""
     queries = generated.generated_topics(job.source)
     return topics.write_queries(job.target, job.counted(queries), job.to_format)
 
 
-def _generated_qrels(job: _Job) -> int:
+def _write_generated_qrels(job: _Job) -> int:
     """Write qrels that judge a generated query's passage as relevant."""
     qrels = generated.generated_qrels(job.source)
     return write_qrels(job.target, job.counted(qrels), job.to_format)
 
 
-def _generated_training(job: _Job) -> int:
+def _write_generated_training(job: _Job) -> int:
     """Write generated queries with their passages as training data."""
     passages = None
     if job.settings.corpus is not None:
-        if STREAM == job.source == job.settings.corpus:
+        if job.source == STREAM and job.settings.corpus == STREAM:
             raise UsageError("source and --corpus cannot both be standard input")
         fields = job.options.text.get("fields")
         passages = corpus.read_passages(job.settings.corpus, _corpus_settings(job, None), fields)
@@ -212,7 +219,7 @@ def _generated_training(job: _Job) -> int:
     return training.write_training(job.target, job.counted(examples), job.to_format)
 
 
-def _with_texts(job: _Job) -> Iterator[TrainingExample]:
+def _examples_with_texts(job: _Job) -> Iterator[TrainingExample]:
     """Yield training examples, with texts for the passages and queries known by id alone.
 
     The training data is read twice. In memory are the texts that it needs, not the corpus.
@@ -220,19 +227,19 @@ def _with_texts(job: _Job) -> Iterator[TrainingExample]:
     corpus_source = job.settings.corpus
     queries_source = job.settings.queries
     if not corpus_source and not queries_source:
-        yield from _examples(job)
+        yield from _read_examples(job)
         return
     if STREAM in (job.source, corpus_source, queries_source):
         message = "--corpus and --queries need the training data twice, and - comes once"
         raise UsageError(message, "write it to a file first")
     source_checksum = checksum(job.source)
-    qids, docids = _ids_without_text(_examples(job))
+    qids, docids = _ids_without_text(_read_examples(job))
     queries = _find_records(topics.read_queries, queries_source, qids, "queries")
     read_passages = partial(corpus.read_passages, settings=_corpus_settings(job, None))
     passages = _find_records(read_passages, corpus_source, docids, "passages")
-    for example in _examples(job):
+    for example in _read_examples(job):
         query = example.query
-        if not query and example.qid in queries:
+        if not query and example.qid in queries:  # without --queries none is
             query = queries[example.qid].text
         yield example._replace(
             query=query,
@@ -256,7 +263,7 @@ def _ids_without_text(examples: Iterable[TrainingExample]) -> tuple[set[str], se
 
 
 def _with_text(candidate: Candidate, passages: Mapping[str, Passage]) -> Candidate:
-    """Return a passage with the text that the corpus has for its id, if it has none."""
+    """Return a candidate as it is if it has a text, else with the text of its id, if known."""
     passage = passages.get(candidate.docid)
     if candidate.text or passage is None:
         return candidate
@@ -266,9 +273,9 @@ def _with_text(candidate: Candidate, passages: Mapping[str, Passage]) -> Candida
 def _find_records(
     read: Callable[[str], Iterable[R]], source: str | None, ids: set[str], unit: str
 ) -> dict[str, R]:
-    """Return the records of some ids; raise an InputError if the source lacks one.
+    """Return the queries or passages of some ids; raise an InputError if the source lacks one.
 
-    Without a source there are none.
+    Without a source there are none, and none is required.
     """
     if not source:
         return {}
@@ -285,15 +292,15 @@ def _find_records(
     return records
 
 
-def _vectors(job: _Job) -> int:
-    """Convert vectors, one row a record; those that denserk encoded keep how they were encoded."""
+def _convert_vectors(job: _Job) -> int:
+    """Convert vectors, each to a record of its own, with the manifest of how they were encoded."""
     source = read_vector_blocks(job.source, allow_pickle=job.settings.allow_pickle)
     blocks = _single_vectors(source, job.progress)
     if job.to_format is VectorFormat.NPY:
         return _write_vector_folder(job, source.manifest, blocks)
     manifest = source.manifest
     if manifest is not None and manifest.kind is not manifests.Kind.VECTORS:
-        manifest = None
+        manifest = None  # of an index: it says how that was built
     return write_vectors(
         job.target,
         job.to_format,
@@ -304,7 +311,7 @@ def _vectors(job: _Job) -> int:
 
 
 def _single_vectors(source: VectorSource, progress: Progress) -> Iterator[VectorBlock]:
-    """Yield blocks with an id for each row: those of passage d1 become d1#0, d1#1, ..."""
+    """Yield blocks with an id for each row; several vectors of passage d1 are d1#0, d1#1, ..."""
     vectors_per_passage = source.vectors_per_passage
     for block in source.blocks():
         if vectors_per_passage > 1:
@@ -333,13 +340,15 @@ def _write_vector_folder(
     with whole_folder(job.target, overwrite=job.settings.overwrite) as folder:
         writer = VectorFolderWriter(folder, manifest, dtype)
         for number, block in enumerate(chain([first_block], blocks)):
-            writer.write(Block(number, len(block.ids), ""), block.ids, block.vectors)
+            # the texts, of which a block records the checksum, are not known here
+            texts_block = Block(number, len(block.ids), input_sha256="")
+            writer.write(texts_block, block.ids, block.vectors)
         contents = {"dimension": first_block.vectors.shape[1], "vectors_per_passage": 1}
         return int(writer.finish(contents).contents["count"])
 
 
-def _model(job: _Job) -> int:
-    """Convert a model folder."""
+def _convert_model(job: _Job) -> int:
+    """Convert a model folder; return 1, the number of models."""
     from denserk.models.layouts import convert_model  # torch is for models alone
 
     if job.target == STREAM:
@@ -361,23 +370,23 @@ class Conversion(NamedTuple):
 
     formats: tuple[StrEnum, ...]  # that can be written
     unit: str  # what is counted
-    convert: Callable[[_Job], int]  # returns how many there were
+    convert: Callable[[_Job], int]  # writes the target; returns how many units it has
 
 
 CONVERSIONS: dict[Kind, Conversion] = {
-    Kind.CORPUS: Conversion(corpus.WRITTEN, "passages", _corpus),
-    Kind.QUERIES: Conversion(topics.WRITTEN, "queries", _queries),
-    Kind.QRELS: Conversion(WRITTEN_QRELS, "judgments", _qrels),
-    Kind.RUN: Conversion(tuple(formats.RunFormat), "lines", _run),
-    Kind.VECTORS: Conversion(tuple(VectorFormat), "vectors", _vectors),
-    Kind.TRAINING: Conversion(training.WRITTEN, "examples", _training),
-    Kind.MODEL: Conversion(tuple(ModelLayout), "model", _model),
+    Kind.CORPUS: Conversion(corpus.WRITTEN, "passages", _convert_corpus),
+    Kind.QUERIES: Conversion(topics.WRITTEN, "queries", _convert_queries),
+    Kind.QRELS: Conversion(WRITTEN_QRELS, "judgments", _convert_qrels),
+    Kind.RUN: Conversion(tuple(formats.RunFormat), "lines", _convert_run),
+    Kind.VECTORS: Conversion(tuple(VectorFormat), "vectors", _convert_vectors),
+    Kind.TRAINING: Conversion(training.WRITTEN, "examples", _convert_training),
+    Kind.MODEL: Conversion(tuple(ModelLayout), "model", _convert_model),
 }
 # what generated queries are converted to, by the kind of the target
 CONVERSIONS_OF_GENERATED: dict[Kind, Conversion] = {
-    Kind.QUERIES: Conversion(topics.WRITTEN, "queries", _generated_topics),
-    Kind.QRELS: Conversion(WRITTEN_QRELS, "judgments", _generated_qrels),
-    Kind.TRAINING: Conversion(training.WRITTEN, "examples", _generated_training),
+    Kind.QUERIES: Conversion(topics.WRITTEN, "queries", _write_generated_topics),
+    Kind.QRELS: Conversion(WRITTEN_QRELS, "judgments", _write_generated_qrels),
+    Kind.TRAINING: Conversion(training.WRITTEN, "examples", _write_generated_training),
 }
 
 
@@ -392,26 +401,28 @@ def convert(
     """
     if STREAM not in (source, target) and os.path.realpath(source) == os.path.realpath(target):
         raise UsageError(f"{source} is both source and target", "choose another target")
-    kind = settings.kind or _kind_of(source, target, settings)
-    if settings.kind is None:
+    kind = settings.kind
+    if kind is None:
+        kind = _detect_kind(source, target, settings)
         logger.info(f"{source}: {kind}")
     unused = unused_options(kind, settings)
     if unused:
         raise UsageError(f"{', '.join(unused)}: not used by {kind}", "leave out what is named")
     if kind is Kind.GENERATED:
-        target_kind = _kind_made_of_generated(target, settings)
+        target_kind = _target_kind_of_generated(target, settings)
         conversion = CONVERSIONS_OF_GENERATED[target_kind]
     else:
         target_kind = kind
         conversion = CONVERSIONS[kind]
-    to_format = _target_format(target, target_kind, settings.to_format, kind)
+    to_format = _target_format(target, target_kind, settings.to_format, source_kind=kind)
     if _writes_file(kind, to_format):
         refuse_folder(target)
-    from_format = None
     if kind is Kind.GENERATED:
         _refuse_options_of_generated(settings)
+    from_format = None
     if settings.from_format is not None:
-        from_format = _format_of_option("--from", settings.from_format, type(to_format))
+        formats_of_kind = type(to_format)  # also those that are only read
+        from_format = _format_of_option("--from", settings.from_format, formats_of_kind)
     with track("converting", None, conversion.unit) as progress:
         job = _Job(source, target, settings, options, from_format, to_format, progress)
         count = conversion.convert(job)
@@ -429,17 +440,17 @@ def _refuse_options_of_generated(settings: ConversionSettings) -> None:
         raise UsageError(f"{option}: not used by generated queries", f"leave out {option}")
 
 
-def _kind_of(source: str, target: str, settings: ConversionSettings) -> Kind:
+def _detect_kind(source: str, target: str, settings: ConversionSettings) -> Kind:
     """Return the kind of a source: a corpus if its fields are named, or else what it looks like."""
     fields = (settings.id_field, settings.text_field, settings.title_field)
     names_fields = any(field is not None for field in fields)
-    if names_fields and settings.corpus is None:  # which could be the one with these fields
+    if names_fields and settings.corpus is None:  # else they may be the fields of --corpus
         return Kind.CORPUS
     return detect_kind(source, target)
 
 
-def _kind_made_of_generated(target: str, settings: ConversionSettings) -> Kind:
-    """Return what is written of generated queries: by an option, or by the target's name."""
+def _target_kind_of_generated(target: str, settings: ConversionSettings) -> Kind:
+    """Return what generated queries are converted to: by an option, or by the target's name."""
     choices = list(CONVERSIONS_OF_GENERATED)
     target_kind = settings.target_kind or kind_of_name(target)
     if target_kind is None:
@@ -455,12 +466,15 @@ def _kind_made_of_generated(target: str, settings: ConversionSettings) -> Kind:
 
 
 def _target_format(target: str, kind: Kind, to_format: str | None, source_kind: Kind) -> StrEnum:
-    """Return the format of a target: that of --to, or the one that its name leaves no choice of."""
+    """Return the format of a target: that of --to, or the one that its name leaves no choice of.
+
+    Training data of generated queries has Tevatron's format wherever the name allows it.
+    """
     choices = CONVERSIONS[kind].formats
     if to_format is not None:
         return _format_of_option("--to", to_format, choices)
     format_of_name = _format_of_name(target, kind)
-    is_generated_training = (source_kind, kind) == (Kind.GENERATED, Kind.TRAINING)
+    is_generated_training = source_kind is Kind.GENERATED and kind is Kind.TRAINING
     if is_generated_training and format_of_name is None and _may_hold_json_lines(target):
         format_of_name = TrainingFormat.TEVATRON
     if format_of_name is None:
@@ -477,7 +491,7 @@ def _may_hold_json_lines(target: str) -> bool:
 
 
 def _writes_file(kind: Kind, to_format: StrEnum) -> bool:
-    """Return whether a target in a format is a file, and not a folder."""
+    """Return whether the target of a source of some kind is a file, and not a folder."""
     if isinstance(to_format, VectorFormat):
         return is_single_file(to_format)
     return kind is not Kind.MODEL
@@ -500,7 +514,8 @@ def _format_of_option(flag: str, name: str, choices: Iterable[Format]) -> Format
     return choice_by_name[name]
 
 
-# names that leave no choice, by kind; others need the format by name
+# Kind -> patterns of names, separated by spaces -> the format that they leave no choice of. The
+# first pattern that fits decides; other names need --to.
 TARGET_NAMES: dict[Kind, dict[str, StrEnum]] = {
     Kind.CORPUS: {
         "corpus.jsonl passages.jsonl": formats.CorpusFormat.BEIR,

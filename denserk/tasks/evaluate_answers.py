@@ -17,7 +17,7 @@ from denserk.evaluation.evaluator import Evaluator, short_names
 from denserk.evaluation.measures import Measure, parse_measures
 from denserk.evaluation.needed_hits import first_hits, prune_hits, read_hits
 from denserk.evaluation.results import EvaluationResult, Run, Values
-from denserk.io.contexts import Context, contexts_writer
+from denserk.io.contexts import Context, WriteContexts, contexts_writer
 from denserk.io.corpus import PassageTexts, read_passages
 from denserk.io.files import display_name
 from denserk.io.outputs import scratch_folder
@@ -38,25 +38,26 @@ def evaluate_answers(
     answers: str,
     corpus: str,
     settings: evaluation.EvalSettings | None = None,
-    format: CorpusSettings = DETECTED,
+    corpus_settings: CorpusSettings = DETECTED,
 ) -> EvaluationResult:
     """Evaluate runs by the answers that their passages hold; titles are ignored.
 
-    `answers` are questions with the ids of the runs; `settings.topics` gives their texts where
-    `answers` lacks them and they are written. The default is top-k accuracy at 5, 20 and 100.
+    `answers` is a file of questions with the ids of the runs. `settings.topics` gives the texts of
+    questions, which outputs hold, where `answers` lacks them. The default measures are top-k
+    accuracy at 5, 20 and 100.
     """
     settings = settings or evaluation.EvalSettings()
     measures = _requested_measures(settings)
     _check_usage(runs, settings)
     depth = max(int(measure["cutoff"]) for measure in measures)
     questions = _read_questions(answers, settings)
-    keep = partial(prune_hits, depth=depth)
-    selected_hits = [read_hits(run, settings, keep) for run in runs]
+    keep_first_hits = partial(prune_hits, depth=depth)
+    selected_hits = [read_hits(run, settings, keep_first_hits) for run in runs]
     hits_of_runs = [selected.run for selected in selected_hits]
-    retrieved = _hits_of_questions(runs, hits_of_runs, questions)
-    judgments = _judge(questions, retrieved, corpus, format, settings, depth)
+    hits_of_questions = _hits_of_questions(runs, hits_of_runs, questions)
+    judgments = _judge(questions, hits_of_questions, corpus, corpus_settings, settings, depth)
     run_evaluator = Evaluator(measures, judgments, complete=settings.complete)
-    relations = {
+    relation_by_qid = {
         question.qid: str(question.extra["relation"])
         for question in questions
         if "relation" in question.extra
@@ -64,15 +65,15 @@ def evaluate_answers(
     results = []
     for name, selected in zip(short_names(runs), selected_hits, strict=True):
         result = run_evaluator.evaluate(name, selected.run, selected.ties)
-        means = _means_over_relations(result.per_query, relations)
+        means = _means_over_relations(result.per_query, relation_by_qid)
         results.append(replace(result, over_relations=means))
     return run_evaluator.result(results)
 
 
 def _requested_measures(settings: evaluation.EvalSettings) -> Sequence[Measure]:
-    """Return the measures to compute and those with minimum values; reject all but of first hits.
+    """Return the measures that are named, or the default ones, and those with minimum values.
 
-    Without any named, they are those of `DEFAULT_ANSWER_MEASURES`.
+    Raise a UsageError for measures that need grades, or more than the first k hits.
     """
     names = [*settings.measures]
     names += [f"Success@{depth}" for depth in settings.topk]
@@ -106,7 +107,10 @@ def _check_usage(runs: Sequence[str], settings: evaluation.EvalSettings) -> None
 
 
 def _read_questions(answers: str, settings: evaluation.EvalSettings) -> list[Query]:
-    """Return the questions, with the texts of `--topics`; outputs need all texts."""
+    """Return the questions, with the texts of `--topics`.
+
+    Raise a UsageError for a question without a text if outputs are written, which hold the texts.
+    """
     questions = list(read_questions(answers))
     if settings.topics:
         texts = {query.qid: query.text for query in read_queries(settings.topics)}
@@ -127,35 +131,36 @@ def _read_questions(answers: str, settings: evaluation.EvalSettings) -> list[Que
 def _hits_of_questions(
     runs: Sequence[str], hits_of_runs: Sequence[Run], questions: Sequence[Query]
 ) -> list[Run]:
-    """Return the hits of each run for the questions; raise a MismatchError for a run without any.
+    """Return each run without other queries; raise a MismatchError for one without a question.
 
     `runs` are the files, for messages.
     """
     qids = [question.qid for question in questions]
-    retrieved: list[Run] = []
-    for run, hits in zip(runs, hits_of_runs, strict=True):
-        hits_of_questions = {qid: hits[qid] for qid in qids if qid in hits}
-        if not hits_of_questions:
+    hits_of_questions: list[Run] = []
+    for run, hits_of_run in zip(runs, hits_of_runs, strict=True):
+        hits_by_qid = {qid: hits_of_run[qid] for qid in qids if qid in hits_of_run}
+        if not hits_by_qid:
             name = display_name(run)
             raise MismatchError(f"{name} has no hits for the questions {first_names(qids)}")
-        retrieved.append(hits_of_questions)
-    return retrieved
+        hits_of_questions.append(hits_by_qid)
+    return hits_of_questions
 
 
 def _means_over_relations(
-    per_query: Mapping[str, Values], relations: Mapping[str, str]
+    per_query: Mapping[str, Values], relation_by_qid: Mapping[str, str]
 ) -> dict[str, float]:
-    """Return the mean over relations (EntityQuestions) of the means over each one's questions.
+    """Return by measure the mean over relations of the means over each relation's questions.
 
-    A measure has none if a question has no relation.
+    EntityQuestions has a relation for each question. A measure is left out if a question lacks one.
+    `per_query` is measure -> query id -> value.
     """
     means = {}
     for measure, value_by_qid in per_query.items():
-        if not value_by_qid.keys() <= relations.keys():
+        if not value_by_qid.keys() <= relation_by_qid.keys():
             continue
         values_by_relation: dict[str, list[float]] = {}
         for qid, value in value_by_qid.items():
-            values_by_relation.setdefault(relations[qid], []).append(value)
+            values_by_relation.setdefault(relation_by_qid[qid], []).append(value)
         means[measure] = fmean(map(fmean, values_by_relation.values()))
     return means
 
@@ -164,41 +169,42 @@ class JudgedQuestion(NamedTuple):
     """A question, and which of its retrieved passages hold an answer."""
 
     question: Query
-    passages: Mapping[str, Passage]  # by id, without missing ones
-    has_answer: Mapping[str, bool]  # by id
+    passages: Mapping[str, Passage]  # by id, without those that the corpus lacks
+    has_answer: Mapping[str, bool]  # by id, of the same passages
     unusable_answers: Sequence[str]  # answers that cannot be looked for
 
 
 def _judge(
     questions: Sequence[Query],
-    retrieved: Sequence[Run],
+    hits_of_questions: Sequence[Run],
     corpus: str,
-    format: CorpusSettings,
+    corpus_settings: CorpusSettings,
     settings: evaluation.AnswerSettings,
     depth: int,
 ) -> dict[str, dict[str, int]]:
-    """Look for answers: question -> passage -> 1 if it holds one; write and warn."""
+    """Return question -> passage -> 1 if it holds an answer, else 0, for the hits of all runs.
+
+    Write the outputs on the way, with the first `depth` hits; warn of questions without a usable
+    answer.
+    """
     judgments: dict[str, dict[str, int]] = {}
     unusable_answers: dict[str, None] = {}  # a set in order
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder("answers"))
         texts = stack.enter_context(closing(PassageTexts(folder / "texts")))
-        _copy_passages(texts, retrieved, corpus, format, skip_missing=settings.skip_missing)
-        writers = []
-        if settings.write_dpr_json is not None:
-            writers.append(stack.enter_context(contexts_writer(settings.write_dpr_json)))
-        if settings.write_pyserini_json is not None:
-            writer = contexts_writer(settings.write_pyserini_json, pyserini=True)
-            writers.append(stack.enter_context(writer))
-        judged_questions = _judged_questions(questions, retrieved, texts, settings)
+        skip_missing = settings.skip_missing
+        _copy_passages(texts, hits_of_questions, corpus, corpus_settings, skip_missing=skip_missing)
+        writers = _open_writers(settings, stack)
+        judged_questions = _judged_questions(questions, hits_of_questions, texts, settings)
+        # closed, so that an error in writing also ends the processes that look for answers
         for judged in stack.enter_context(closing(judged_questions)):
             qid = judged.question.qid
             grades = {docid: int(is_match) for docid, is_match in judged.has_answer.items()}
-            # "" is no id: trec_eval needs a judged passage for each question
+            # trec_eval counts a question only if a passage is judged: "" is the id of none
             judgments[qid] = grades or {"": 0}
             unusable_answers |= dict.fromkeys(judged.unusable_answers)
             if writers:
-                (run,) = retrieved  # outputs are of one run
+                (run,) = hits_of_questions  # outputs are of one run
                 contexts = _contexts(first_hits(run.get(qid, {}), depth), judged)
                 for write in writers:
                     write(judged.question, contexts)
@@ -206,9 +212,20 @@ def _judge(
     return judgments
 
 
+def _open_writers(settings: evaluation.AnswerSettings, stack: ExitStack) -> list[WriteContexts]:
+    """Return a function that writes a question for each output; `stack` closes the files."""
+    writers = []
+    if settings.write_dpr_json is not None:
+        writers.append(stack.enter_context(contexts_writer(settings.write_dpr_json)))
+    if settings.write_pyserini_json is not None:
+        writer = contexts_writer(settings.write_pyserini_json, pyserini=True)
+        writers.append(stack.enter_context(writer))
+    return writers
+
+
 def _judged_questions(
     questions: Sequence[Query],
-    retrieved: Sequence[Run],
+    hits_of_questions: Sequence[Run],
     texts: PassageTexts,
     settings: evaluation.AnswerSettings,
 ) -> Generator[JudgedQuestion]:
@@ -218,13 +235,15 @@ def _judged_questions(
         track("looking for answers", len(questions), "questions") as progress,
     ):
         for batch in _batches(questions):
-            passages_of_batch = [_passages_of(question, retrieved, texts) for question in batch]
+            passages_of_batch = [
+                _passages_of(question, hits_of_questions, texts) for question in batch
+            ]
             texts_of_batch = []
             for passages in passages_of_batch:
                 texts_of_batch.append([passage.text for passage in passages.values()])
             verdicts = judge([question.answers for question in batch], texts_of_batch)
             for question, passages, verdict in zip(batch, passages_of_batch, verdicts, strict=True):
-                matches, unusable_answers = verdict
+                matches, unusable_answers = verdict  # a match for each passage
                 has_answer = dict(zip(passages, matches, strict=True))
                 yield JudgedQuestion(question, passages, has_answer, unusable_answers)
             progress.advance(len(batch))
@@ -232,17 +251,17 @@ def _judged_questions(
 
 def _copy_passages(
     texts: PassageTexts,
-    retrieved: Sequence[Run],
+    hits_of_questions: Sequence[Run],
     corpus: str,
-    format: CorpusSettings,
+    corpus_settings: CorpusSettings,
     *,
     skip_missing: bool,
 ) -> None:
     """Copy the retrieved passages from the corpus; reject missing ones, or warn of them."""
-    for run in retrieved:
+    for run in hits_of_questions:
         for hits in run.values():
             texts.refer(hits)
-    texts.find(read_passages(corpus, format), corpus)
+    texts.find(read_passages(corpus, corpus_settings), corpus)
     if not skip_missing:
         hint = "add --skip-missing to count such passages as holding no answer"
         texts.require_all(corpus, "the runs", hint)
@@ -260,17 +279,20 @@ def _batches(questions: Sequence[Query]) -> Iterator[list[Query]]:
 
 
 def _passages_of(
-    question: Query, retrieved: Sequence[Run], texts: PassageTexts
+    question: Query, hits_of_questions: Sequence[Run], texts: PassageTexts
 ) -> dict[str, Passage]:
-    """Return the passages that any run retrieved for a question, by id; none that is missing."""
+    """Return the passages that any run retrieved for a question, by id, if the corpus has them."""
     docids: dict[str, None] = {}  # a set in order
-    for run in retrieved:
+    for run in hits_of_questions:
         docids |= dict.fromkeys(run.get(question.qid, ()))
     return {passage.docid: passage for passage in texts.get(list(docids)) if passage is not None}
 
 
 def _contexts(hits: Mapping[str, float], judged: JudgedQuestion) -> list[Context]:
-    """Return the passages of hits that are not missing, scores, and whether they hold an answer."""
+    """Return the hits whose passages the corpus has, with scores and whether they hold an answer.
+
+    `hits` is passage id -> score, the best first.
+    """
     contexts = []
     for docid, score in hits.items():
         if docid in judged.passages:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b, sha256
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,23 +42,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Settings in the manifest, which a resumed run must share. The batch size is none of them, though
-# it changes which texts are drawn: a run that lacked memory can go on with a smaller one.
+# Settings in the manifest, which a resumed command must share. The batch size is none of them,
+# though it changes which texts are drawn: a command that lacked memory can be resumed with a
+# smaller one.
 SHARED = ("seed", "block_size", "shard_id", "shard_num", "fields", "join", "passage_max_length")
-# with the model of queries, with that of continuations, with copied queries
 FROM_QUERIES_MODEL = ("num_queries", "query_top_k", "query_max_tokens", "query_prompt")
 FROM_CONTINUATIONS_MODEL = ("num_continuations", "continuation_top_p", "continuation_max_tokens")
-COPIED = ("queries_from", "num_queries", "cloze_kept")
+COPIED = ("queries_from", "num_queries", "cloze_kept")  # of queries without a model
 ROUND_TRIP = "round_trip"  # the key of the index, in the manifest
 FIELDS = ("title", "text")  # of passages, by default
 
 
 @dataclass
 class GenerateResult:
-    """The size of the output, and the work of this run."""
+    """The size of the output, and the work of this command, without finished blocks."""
 
     count: int = 0  # passages in the output
-    generated: int = 0  # passages that this run read for the models, in `seconds`
+    generated: int = 0  # passages that texts were generated for, in `seconds`
     queries: int = 0  # that were written
     continuations: int = 0
     not_found: int = 0  # queries that did not find their passage, and were left out
@@ -68,7 +69,10 @@ class GenerateResult:
 def generate(
     settings: GenerateSettings, corpus: CorpusSettings, compute: ComputeSettings
 ) -> GenerateResult:
-    """Generate queries and continuations of every passage, in the order of the corpus."""
+    """Generate queries and continuations of every passage, in the order of the corpus.
+
+    Of a complete output, only the passages are compared with those of the corpus.
+    """
     round_trip = None
     if settings.round_trip is not None:
         round_trip = RoundTrip(settings.round_trip, settings.round_trip_hits, compute)
@@ -87,20 +91,20 @@ def generate(
     writer = None
     if settings.output != STREAM and (resumed is None or not resumed.complete):
         writer = ResumableLines(settings.output, manifest, overwrite=settings.overwrite)
-    run = GenerationRun(settings, generators, round_trip, resumed, writer)
+    generation = GenerationRun(settings, generators, round_trip, resumed, writer)
     total = None if stop is None else stop - start
     with track("generating", total, "passages") as progress:
         for number, passages in texts.blocks(block_size, start, stop):
-            run.process(number, passages)
+            generation.process(number, passages)
             progress.advance(len(passages))
-    run.finish()
+    generation.finish()
     if settings.queries_model is not None or settings.queries_from:
-        log_queries(settings, run.result)
-    return run.result
+        log_queries(settings, generation.result)
+    return generation.result
 
 
 def log_queries(settings: GenerateSettings, result: GenerateResult) -> None:
-    """Log how many queries found their passage; warn if there is none."""
+    """Warn if no passage has a query; of a round trip, log how many queries found their passage."""
     count = result.queries + result.not_found
     if result.generated and not count:
         sources = ", ".join(settings.queries_from) or "the model"
@@ -120,7 +124,10 @@ def log_queries(settings: GenerateSettings, result: GenerateResult) -> None:
 def load_generators(
     settings: GenerateSettings, compute: ComputeSettings, resumed: Manifest | None
 ) -> dict[str, "TextGenerator"]:
-    """Load the models that are given, by their options; in the precision of a resumed run."""
+    """Load the models that are given; return them by their options, QUERIES and CONTINUATIONS.
+
+    `--dtype auto` is the precision of the output that is resumed.
+    """
     options = [option for option, field in MODELS.items() if getattr(settings, field) is not None]
     if not options:
         return {}
@@ -139,7 +146,7 @@ def describe(
 ) -> Manifest:
     """Return the manifest of an unfinished output."""
     recorded_settings = _some_settings(settings, SHARED) | as_json(corpus)
-    recorded_settings["queries"] = None
+    recorded_settings["queries"] = None  # without that model
     if QUERIES in generators:
         recorded_settings["queries"] = _some_settings(settings, FROM_QUERIES_MODEL)
     recorded_settings["continuations"] = None
@@ -169,17 +176,23 @@ def _some_settings(settings: GenerateSettings, names: Sequence[str]) -> dict[str
 
 
 def resumed_manifest(settings: GenerateSettings) -> Manifest | None:
-    """Return the manifest of the output that is resumed."""
+    """Return the manifest of an output that is resumed, unfinished or complete, if there is one."""
+    if not settings.resume:
+        return None
     path = unfinished_folder(settings.output)
     if not beside(path).exists():
         path = Path(settings.output)  # complete, if it is there
-    if not settings.resume or not path.exists():
+    if not path.exists():
         return None
     return read_manifest(path, Kind.EXPANSIONS, unfinished=True)
 
 
 class GenerationRun:
-    """Writes the blocks that are not finished yet, and compares the others; counts in `result`."""
+    """Generates and writes blocks of passages, and counts in `result`.
+
+    Of blocks that an earlier command finished, and of a complete output, the passages are only
+    compared with those that the corpus has now.
+    """
 
     def __init__(
         self,
@@ -193,12 +206,13 @@ class GenerationRun:
         self._generators = generators
         self._round_trip = round_trip
         self._writer = writer  # None for standard output, and if the output is complete
-        self._complete_manifest: Manifest | None = None  # of an output that only is compared
+        self._complete_manifest: Manifest | None = None  # of an output that is only compared
         if resumed is not None and resumed.complete:
             self._complete_manifest = resumed
+        # finished blocks, by number, whose passages have not been read again
         self._unread_blocks = {} if writer is None else dict(writer.finished)
         self._fields = settings.fields or FIELDS
-        self._digest = sha256()
+        self._digest = sha256()  # of the blocks' passages
         self.result = GenerateResult()
 
     def process(self, number: int, passages: Sequence[Passage]) -> None:
@@ -207,7 +221,7 @@ class GenerationRun:
         block = Block(number, len(passages), blocks.texts_sha256(texts))
         finished_block = self._unread_blocks.pop(number, None)
         if finished_block is not None and finished_block != block:
-            raise self._other_passages()
+            raise self._changed_passages()
         if finished_block is None and self._complete_manifest is None:
             started = time.perf_counter()
             self._write(block, self._generate(number, passages))
@@ -216,13 +230,13 @@ class GenerationRun:
         self._digest.update(block.input_sha256.encode())
 
     def finish(self) -> None:
-        """Write the output, whose blocks are all there, or compare a complete one's passages."""
+        """Write the output of all blocks, or compare the passages of a complete one."""
         contents = {"count": self.result.count, "input_sha256": self._digest.hexdigest()}
-        if self._unread_blocks:
-            raise self._other_passages()
+        if self._unread_blocks:  # the corpus has fewer passages now
+            raise self._changed_passages()
         complete_manifest = self._complete_manifest
         if complete_manifest is not None and complete_manifest.contents != contents:
-            raise self._other_passages()
+            raise self._changed_passages()
         if self._writer is not None:
             self._writer.finish(contents)
 
@@ -261,7 +275,7 @@ class GenerationRun:
     ) -> list[list[GeneratedQuery]]:
         """Return the queries of each passage of a block: those copied, then those of the model."""
         settings = self._settings
-        samples = self._sample(QUERIES, number, inputs)
+        samples = self._sample(QUERIES, number, inputs)  # none without a model
         queries_of_passages = []
         for passage, texts in zip(passages, samples, strict=True):
             queries = copied_queries(
@@ -281,17 +295,20 @@ class GenerationRun:
         passages: Sequence[Passage],
         queries: Sequence[Sequence[GeneratedQuery]],
     ) -> list[list[GeneratedQuery]]:
-        """Return the queries of each passage that find it; count the others."""
+        """Return the queries of each passage that find it in the index; count the others."""
         pairs = []
         for passage, queries_of_passage in zip(passages, queries, strict=True):
             pairs += [(query.text, passage.docid) for query in queries_of_passage]
-        is_found = iter(round_trip.find(pairs))
-        kept_queries = []
+        finds_passage = round_trip.find(pairs)
+        queries_that_find = []
+        start = 0  # of a passage's queries among the pairs
         for queries_of_passage in queries:
-            kept_of_passage = [query for query in queries_of_passage if next(is_found)]
-            self.result.not_found += len(queries_of_passage) - len(kept_of_passage)
-            kept_queries.append(kept_of_passage)
-        return kept_queries
+            stop = start + len(queries_of_passage)
+            kept_queries = list(compress(queries_of_passage, finds_passage[start:stop]))
+            self.result.not_found += len(queries_of_passage) - len(kept_queries)
+            queries_that_find.append(kept_queries)
+            start = stop
+        return queries_that_find
 
     def _input_text(self, passage: Passage) -> str:
         """Return the joined fields of a passage."""
@@ -302,6 +319,7 @@ class GenerationRun:
         """Return the texts that the model of an option samples for each input of a block."""
         if option not in self._generators:
             return [[] for _ in inputs]
+        # a seed for each block, so that shards and resumed commands sample what one command does
         key = f"{self._settings.seed} {option} {number}".encode()
         seed = int.from_bytes(blake2b(key, digest_size=8).digest())
         prompt = self._settings.query_prompt if option == QUERIES else ""
@@ -317,7 +335,7 @@ class GenerationRun:
         with whole_binary(STREAM) as out:
             out.write(lines)
 
-    def _other_passages(self) -> MismatchError:
+    def _changed_passages(self) -> MismatchError:
         """Return the error of an output whose passages are not those of the corpus."""
         message = (
             f"{self._settings.output} was started with other passages than "

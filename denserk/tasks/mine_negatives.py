@@ -96,18 +96,20 @@ def mine_negatives(
     corpus = as_searched(paths.corpus, corpus, paths.run)
     if paths.corpus is not None:
         corpus = with_used_fields(paths.corpus, corpus)
-    files = [*filter(None, _file_of_option(paths).values()), *paths.run]
+    files = [file for file in _file_of_option(paths).values() if file]
+    files += paths.run
     checksums = {file: checksum(file) for file in files}
     with (
         scratch_folder("mining") as scratch,
-        closing(ScratchRecords(scratch / "queries")) as queries,
-        closing(ScratchRecords(scratch / "runs")) as hits,
+        closing(ScratchRecords(scratch / "queries")) as stored_examples,
+        closing(ScratchRecords(scratch / "runs")) as stored_hits,
         closing(PassageTexts(scratch / "passages")) as texts,
     ):
-        mining = Mining(paths, settings, read_inputs(paths, settings, corpus), queries, texts)
+        inputs = read_inputs(paths, settings, corpus)
+        mining = Mining(paths, settings, inputs, stored_examples, texts)
         score = load_teacher(settings.teacher, text, compute)
-        runs = [RunLookup(path, hits, paths.run_format) for path in paths.run]
-        examples = mining.examples(runs, score)
+        runs = [RunLookup(path, stored_hits, paths.run_format) for path in paths.run]
+        examples = mining.mined_examples(runs, score)  # most of the work is in their iteration
         forget_file(paths.output)
         training.write_training(
             paths.output, _with_inputs_unchanged(examples, checksums), paths.output_format
@@ -137,8 +139,8 @@ def _describe(
     """Write the manifest of the training data."""
     origin: dict[str, Any] = {}
     for option, file in _file_of_option(paths).items():
-        origin[option] = _source(file, checksums) if file else file
-    origin["runs"] = [_source(file, checksums) for file in paths.run]
+        origin[option] = _named_input(file, checksums) if file else file  # None: not given
+    origin["runs"] = [_named_input(file, checksums) for file in paths.run]
     origin["corpus"] = {"name": paths.corpus, **as_json(corpus)}
     contents: dict[str, Any] = {}
     for name, value in vars(result).items():
@@ -148,8 +150,8 @@ def _describe(
     describe_file(paths.output, manifest)
 
 
-def _source(file: str, checksums: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an input for the manifest, with its checksum if it is a file."""
+def _named_input(file: str, checksums: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the manifest records of an input: its name, and its checksum if it is a file."""
     digest = checksums[file]
     if not isinstance(digest, str):  # a folder, a stream or a dataset
         return {"name": file}
@@ -159,19 +161,19 @@ def _source(file: str, checksums: Mapping[str, Any]) -> dict[str, Any]:
 def _with_inputs_unchanged(examples: Examples, checksums: Mapping[str, Any]) -> Examples:
     """Yield examples; after the last one, reject an input that changed since its checksum."""
     yield from examples
-    for name, digest in checksums.items():
-        refuse_change(name, digest)
+    for file, digest in checksums.items():
+        refuse_change(file, digest)
 
 
 @dataclass(frozen=True)
 class MiningInputs:
-    """What negatives are mined for and from, beside the runs; `MiningPaths` names it in messages.
+    """What negatives are mined for and from, beside the runs.
 
     Attributes:
-        examples: the queries with their positives.
-        relevant: query -> passages that the qrels judge relevant.
+        examples: the queries with their positives; negatives, if there are any, are ignored.
+        relevant: query -> passages (with --max-passage: documents) that the qrels judge relevant.
         answers: answers by query, in place of those of the examples.
-        passages: the passages of the runs; None if there is no corpus.
+        passages: the corpus, with the texts of the runs' hits; None if there is none.
     """
 
     examples: Iterable[TrainingExample]
@@ -191,13 +193,13 @@ def topic_examples(
     """Yield topics with their relevant passages as positives."""
     for query in topics:
         positives = tuple(map(Candidate, relevant.get(query.qid, ())))
-        yield TrainingExample(query.qid, query.text, positives, (), query.answers)
+        yield TrainingExample(query.qid, query.text, positives, negatives=(), answers=query.answers)
 
 
 def with_query_texts(
     examples: Iterable[TrainingExample], topics: Iterable[Query]
 ) -> Iterator[TrainingExample]:
-    """Yield training examples; the topics have the texts of queries that lack theirs."""
+    """Yield training examples; a query without a text gets that of its topic, if there is one."""
     texts = {query.qid: query.text for query in topics}
     for example in examples:
         yield example._replace(query=example.query or texts.get(example.qid, ""))
@@ -212,7 +214,7 @@ def read_inputs(
         qrels = read_qrels(paths.qrels, paths.qrels_format)
     topics: Iterable[Query] = ()
     if paths.topics is not None:
-        topics = read_queries(paths.topics, paths.topics_format, None, paths.topics_field)
+        topics = read_queries(paths.topics, paths.topics_format, fields=paths.topics_field)
     passages = None if paths.corpus is None else read_passages(paths.corpus, corpus)
     return mining_inputs(paths, settings, topics, qrels, passages)
 
@@ -224,7 +226,10 @@ def mining_inputs(
     qrels: Iterable[Qrel],
     passages: Iterable[Passage] | None,
 ) -> MiningInputs:
-    """Put together topics, qrels and passages with the answers and training data of `paths`."""
+    """Return topics, qrels and passages with the answers and training data that `paths` name.
+
+    The topics are the queries, or have the texts of those of the training data.
+    """
     relevant = relevant_passages(qrels, settings)
     answers: dict[str, tuple[str, ...]] = {}
     if paths.answers:
@@ -246,32 +251,33 @@ def mine_in_memory(
 ) -> list[TrainingExample]:
     """Mine negatives from runs and return the training examples; `paths` are names for messages.
 
-    The texts of passages wait in a temporary file.
+    Queries and the texts of passages wait in temporary files here, too.
     """
     with (
         scratch_folder("mining") as scratch,
-        closing(ScratchRecords(scratch / "queries")) as queries,
+        closing(ScratchRecords(scratch / "queries")) as stored_examples,
         closing(PassageTexts(scratch / "passages")) as texts,
     ):
-        mining = Mining(paths, settings, inputs, queries, texts)
+        mining = Mining(paths, settings, inputs, stored_examples, texts)
         score = load_teacher(settings.teacher, text, compute)
-        examples = list(mining.examples(runs, score))
+        examples = list(mining.mined_examples(runs, score))
     mining.result.log(settings.num_negatives)
     return examples
 
 
 def _ids_of_hits(rankings: Iterable[Ranking]) -> dict[str, None]:
     """Return the ids of the hits of some rankings, each once, in their order."""
-    ids: dict[str, None] = {}
+    ids: dict[str, None] = {}  # a set in order
     for ranking in rankings:
         ids.update(dict.fromkeys(docid for docid, _ in ranking))
     return ids
 
 
 class Mining:
-    """The steps: read all inputs, then process the queries one by one.
+    """Reads the queries when it is created; `mined_examples` then processes them one by one.
 
-    Until some are sampled, all candidates of a query are its example's negatives, best first.
+    The candidates of a query are the hits that no guard has dropped so far. They are the negatives
+    of its example, best first, until the last step samples those that are kept.
     """
 
     def __init__(
@@ -279,33 +285,35 @@ class Mining:
         paths: MiningPaths,
         settings: MiningSettings,
         inputs: MiningInputs,
-        examples: ScratchRecords,
+        stored_examples: ScratchRecords,
         texts: PassageTexts,
     ) -> None:
-        self._paths = paths
+        self._paths = paths  # of the inputs, for messages and for what depends on their presence
         self._settings = settings
         self._inputs = inputs
-        self._examples = examples
+        self._stored_examples = stored_examples
         self._texts = texts
         self.result = MiningResult()
         self._relevant = inputs.relevant
-        self._runs: Sequence[RunByQuery] = ()  # until they are read
-        self._queries: dict[str, int] = {}  # query -> record of its example
+        self._runs: Sequence[RunByQuery] = ()  # until `mined_examples` gets them
+        self._record_numbers: dict[str, int] = {}  # query id -> record in `_stored_examples`
+        # `_read_queries` sets these two
         self._has_positives_without_ids = False
         self._has_answers = False
         self._read_queries()
-        self._shard = self._queries_of_shard()
+        self._shard_qids = self._qids_of_shard()  # later without those that are left out
         default = AnswerBearing.DROP if paths.answers else AnswerBearing.KEEP
         self._answer_bearing = settings.answer_bearing or default
+        # a positive without an id is known among the hits by its text
         self._compares_texts = self._has_positives_without_ids or settings.drop_literal
         self._refuse_missing_texts()
 
-    def _queries_of_shard(self) -> list[str]:
-        """Return the queries that are mined for."""
-        queries = list(self._queries)
+    def _qids_of_shard(self) -> list[str]:
+        """Return the ids of the queries that this shard mines for."""
+        qids = list(self._record_numbers)
         shard = self._settings.shard_id
         shards = self._settings.shard_num
-        return queries[shard * len(queries) // shards : (shard + 1) * len(queries) // shards]
+        return qids[shard * len(qids) // shards : (shard + 1) * len(qids) // shards]
 
     def _refuse_missing_texts(self) -> None:
         """Raise a UsageError for guards that read texts or answers which are not there."""
@@ -313,9 +321,10 @@ class Mining:
         has_teacher = self._settings.teacher is not None
         needs_texts = self._compares_texts or reads_answers or has_teacher
         if needs_texts and self._inputs.passages is None:
-            message = "a guard reads texts of hits, and there is no corpus"
             if self._has_positives_without_ids:
                 message = "positives have no ids, and there is no corpus"
+            else:
+                message = "a guard reads texts of hits, and there is no corpus"
             raise UsageError(message, "add --corpus")
         if reads_answers and not self._has_answers:
             message = f"--set answer-bearing={self._answer_bearing}: no query has answers"
@@ -328,35 +337,38 @@ class Mining:
                 self._store(example)
             else:
                 self.result.left_out["queries without a positive"] += 1
-        if not self._queries:
-            least = self._settings.min_relevance
-            expected = f"at least one, or relevance judgments of grade {least} or more"
-            source = self._paths.train or self._paths.qrels or ""
-            raise InputError(source, None, "no query with a positive", expected)
+        if not self._record_numbers:
+            lowest_grade = self._settings.min_relevance
+            expected = f"at least one, or relevance judgments of grade {lowest_grade} or more"
+            source_of_positives = self._paths.train or self._paths.qrels or ""
+            raise InputError(source_of_positives, None, "no query with a positive", expected)
+        # qrels beside training data may judge other queries, too
         if self._paths.train is None:
-            unknown_queries = self._relevant.keys() - self._queries.keys()
-            self.result.left_out["judged queries without a text"] += len(unknown_queries)
+            unknown_qids = self._relevant.keys() - self._record_numbers.keys()
+            self.result.left_out["judged queries without a text"] += len(unknown_qids)
 
     def _store(self, example: TrainingExample) -> None:
-        """Store a query with its positives and answers; join it with an earlier one of its id."""
+        """Store a query with its positives and answers, merged with an earlier one of its id."""
         answers = self._inputs.answers.get(example.qid) or example.answers
+        # the negatives that training data has are replaced by those that are mined
         example = without_random_negatives(example)._replace(negatives=(), answers=answers)
         if not all(positive.docid for positive in example.positives):
             self._has_positives_without_ids = True
         if answers:
             self._has_answers = True
-        if example.qid in self._queries:
-            example = _merged(self._stored(example.qid), example)
-        self._queries[example.qid] = self._examples.append(training.packed(example))
+        if example.qid in self._record_numbers:
+            example = _merged(self._stored_example(example.qid), example)
+        packed = training.packed(example)
+        self._record_numbers[example.qid] = self._stored_examples.append(packed)
 
-    def _stored(self, qid: str) -> TrainingExample:
+    def _stored_example(self, qid: str) -> TrainingExample:
         """Return a query as `_store` has stored it."""
-        return training.unpacked(self._examples[self._queries[qid]])
+        return training.unpacked(self._stored_examples[self._record_numbers[qid]])
 
-    def examples(self, runs: Sequence[RunByQuery], score: Score | None) -> Examples:
-        """Read the hits of the runs, and return the queries with the negatives that they keep.
+    def mined_examples(self, runs: Sequence[RunByQuery], score: Score | None) -> Examples:
+        """Check the runs and read the texts of their hits; return the queries with their negatives.
 
-        `score` is the teacher's, if there is one.
+        What is returned mines as it is iterated. `score` is the teacher's, if there is one.
         """
         self._runs = runs
         self._leave_out_queries_without_hits()
@@ -366,33 +378,44 @@ class Mining:
             self._refuse_passages_of_judged_documents()
         if self._inputs.passages is not None:
             self._read_texts(self._inputs.passages)
-        candidates = self._candidates()
+        examples = self._examples_with_candidates()
         if score is not None:
-            candidates = self._with_teacher_scores(candidates, score)
-        return self._with_sampled_negatives(candidates)
+            examples = self._with_teacher_scores(examples, score)
+        return self._with_sampled_negatives(examples)
 
     def _leave_out_queries_without_hits(self) -> None:
-        """Leave out queries without a hit in any run, if that is allowed; reject a useless run."""
-        queries_with_hits: set[str] = set()
-        for run in self._runs:
-            queries = self._queries.keys() & set(run.queries)
-            if not queries:
-                found = f"none of the {len(self._queries):,} queries" if run.queries else "no hits"
-                expected = "hits for the queries that are mined for"
-                raise InputError(run.path, None, found, expected)
-            queries_with_hits |= queries
-            unneeded_queries = len(run.queries) - len(queries)
-            self.result.noticed["queries of a run that are not asked for"] += unneeded_queries
-        missing = [qid for qid in self._shard if qid not in queries_with_hits]
+        """Leave out queries without a hit in any run, or reject them without --skip-missing."""
+        qids_with_hits = self._qids_with_hits()
+        missing = [qid for qid in self._shard_qids if qid not in qids_with_hits]
         if missing and not self._settings.skip_missing:
             found = (
-                f"no hits for {len(missing):,} of {len(self._shard):,} queries "
+                f"no hits for {len(missing):,} of {len(self._shard_qids):,} queries "
                 f"({first_names(missing)})"
             )
             hint = "add --skip-missing to leave such queries out"
             raise InputError(", ".join(self._paths.run), None, found, "hits for every query", hint)
-        self._shard = [qid for qid in self._shard if qid in queries_with_hits]
+        self._shard_qids = [qid for qid in self._shard_qids if qid in qids_with_hits]
         self.result.left_out["queries without hits"] += len(missing)
+
+    def _qids_with_hits(self) -> set[str]:
+        """Return the queries, of all shards, that a run has hits for.
+
+        Raise an InputError for a run that has hits for none; count its queries that are not mined
+        for.
+        """
+        qids_with_hits: set[str] = set()
+        for run in self._runs:
+            qids = self._record_numbers.keys() & set(run.queries)
+            if not qids:
+                found = "no hits"
+                if run.queries:
+                    found = f"none of the {len(self._record_numbers):,} queries"
+                expected = "hits for the queries that are mined for"
+                raise InputError(run.path, None, found, expected)
+            qids_with_hits |= qids
+            unneeded_count = len(run.queries) - len(qids)
+            self.result.noticed["queries of a run that are not asked for"] += unneeded_count
+        return qids_with_hits
 
     @property
     def _judges_documents(self) -> bool:
@@ -404,25 +427,25 @@ class Mining:
 
         Raise a MismatchError if no query is left.
         """
-        shard = []
-        for qid in self._shard:
-            documents = self._stored(qid).positives
-            passages = self._example(qid).positives
-            missing = len(documents) - len(passages)
-            self.result.left_out["relevant documents without a hit"] += missing
+        remaining_qids = []
+        for qid in self._shard_qids:
+            documents = self._stored_example(qid).positives
+            passages = self._example_of_passages(qid).positives
+            missing_count = len(documents) - len(passages)
+            self.result.left_out["relevant documents without a hit"] += missing_count
             if passages:
-                shard.append(qid)
+                remaining_qids.append(qid)
             else:
                 self.result.left_out["queries whose relevant documents have no hit"] += 1
-        if self._shard and not shard:
+        if self._shard_qids and not remaining_qids:
             delimiter = self._settings.max_passage_delimiter
-            document = self._stored(self._shard[0]).positives[0].docid
+            document = self._stored_example(self._shard_qids[0]).positives[0].docid
             raise MismatchError(
                 f"--max-passage: no hit is a passage of a relevant document such as {document!r}",
                 f"its passages are {document}{delimiter}0, {document}{delimiter}1, ...; "
                 "--set max-passage-delimiter names another delimiter",
             )
-        self._shard = shard
+        self._shard_qids = remaining_qids
 
     def _refuse_passages_of_judged_documents(self) -> None:
         """Raise a MismatchError if no hit is judged relevant, but passages of such documents are.
@@ -430,22 +453,23 @@ class Mining:
         They would become negatives.
         """
         passages: list[str] = []
-        for qid in self._shard:
+        for qid in self._shard_qids:
             hits = _ids_of_hits(self._rankings(qid))
             relevant = self._relevant.get(qid, ())
             if any(docid in hits for docid in relevant):
                 return
             delimiter = self._settings.max_passage_delimiter
-            passages += passages_of_documents(relevant, hits, delimiter)[:1]
+            passages_of_query = passages_of_documents(relevant, hits, delimiter)
+            passages += passages_of_query[:1]  # the message names only one
         if passages:
             raise MismatchError(
                 f"hits are passages such as {passages[0]!r}, judgments are of documents",
                 "add --max-passage: the best passage of a relevant document is its positive",
             )
 
-    def _example(self, qid: str) -> TrainingExample:
-        """Return a query with its positives, which are passages: of documents, the best ones."""
-        example = self._stored(qid)
+    def _example_of_passages(self, qid: str) -> TrainingExample:
+        """Return a query whose positives are passages, of each relevant document its best one."""
+        example = self._stored_example(qid)
         if not self._judges_documents:
             return example
         documents = [positive.docid for positive in example.positives]
@@ -457,15 +481,15 @@ class Mining:
 
     def _examples_of_shard(self) -> Examples:
         """Yield the queries that are mined for, with their positives."""
-        yield from map(self._example, self._shard)
+        yield from map(self._example_of_passages, self._shard_qids)
 
     def _read_texts(self, passages: Iterable[Passage]) -> None:
         """Find the texts of positives and hits in the corpus."""
         for example in self._examples_of_shard():
             self._texts.refer(positive.docid for positive in example.positives if not positive.text)
-            unused_drops: Drops = Counter()  # `_candidates` counts
+            unused_drops: Drops = Counter()  # `_examples_with_candidates` counts
             self._texts.refer(hit.docid for hit in self._hits(example, unused_drops))
-            self._texts.refer(self._judged_hits(example))
+            self._texts.refer(self._further_relevant_hits(example))
         corpus_name = str(self._paths.corpus)
         self._texts.find(passages, corpus_name)
         if not self._settings.skip_missing:
@@ -487,8 +511,11 @@ class Mining:
             rankings.append(best_first(zip(docids, scores, strict=True)))
         return rankings
 
-    def _judged_hits(self, example: TrainingExample) -> list[str]:
-        """Return the hits that the qrels judge relevant, beside the positives of the example."""
+    def _further_relevant_hits(self, example: TrainingExample) -> list[str]:
+        """Return the hits that the qrels judge relevant and that are no positives of the example.
+
+        Neither these nor passages with the same text are negatives.
+        """
         if not self._relevant.get(example.qid):
             return []
         positives = {positive.docid for positive in example.positives}
@@ -496,15 +523,15 @@ class Mining:
         return [docid for docid in relevant_hits if docid not in positives]
 
     def _relevant_hits(self, qid: str, rankings: Sequence[Ranking]) -> list[str]:
-        """Return the hits of a query that the qrels judge relevant, themselves or by document."""
+        """Return the hits of a query that the qrels judge relevant, or whose document they do."""
         relevant = self._relevant.get(qid, ())
         hits = _ids_of_hits(rankings)
         if self._settings.max_passage:
             return passages_of_documents(relevant, hits, self._settings.max_passage_delimiter)
         return [docid for docid in relevant if docid in hits]
 
-    def _candidates(self) -> Examples:
-        """Yield the queries with all their candidates."""
+    def _examples_with_candidates(self) -> Examples:
+        """Yield the queries with all their candidates, by id alone if there is no corpus."""
         for example in self._examples_of_shard():
             hits = self._hits(example, self.result.dropped)
             if self._inputs.passages is None:
@@ -517,15 +544,16 @@ class Mining:
                 self.result.left_out["queries without a positive left"] += 1
 
     def _with_texts(self, example: TrainingExample, hits: Sequence[Hit]) -> TrainingExample:
-        """Add the texts of the positives, and the hits that the guards of texts let pass."""
+        """Return an example with texts, whose negatives are the hits that guards of texts let pass.
+
+        Hits with an answer may become positives; the example's own ones are removed if the settings
+        keep none.
+        """
         positives = self._positives_with_texts(example)
         candidates = self._candidates_with_texts(hits)
         if self._compares_texts:
-            texts = [positive.text for positive in positives]
-            guard = text_guard(texts, self._settings, known_by_text=self._has_positives_without_ids)
-            reasons = [guard(candidate.text) for candidate in candidates]
-            candidates = self._without_dropped(candidates, reasons)
-        known_positives = KnownPositives([*positives, *self._judged_positives(example)])
+            candidates = self._without_repetitions(candidates, positives)
+        known_positives = KnownPositives([*positives, *self._further_positives(example)])
         candidates = self._without_copies(candidates, known_positives)
         promoted: list[Candidate] = []
         if self._answer_bearing is not AnswerBearing.KEEP:
@@ -542,7 +570,10 @@ class Mining:
     def _without_dropped(
         self, candidates: Sequence[Candidate], reasons: Sequence[str | None]
     ) -> list[Candidate]:
-        """Return the candidates without a reason against them; count the reasons."""
+        """Return the candidates that no guard gave a reason against; count the reasons.
+
+        `reasons` has an entry for each candidate, which is None if it may be a negative.
+        """
         kept_candidates = []
         for candidate, reason in zip(candidates, reasons, strict=True):
             if reason is None:
@@ -550,6 +581,15 @@ class Mining:
             else:
                 self.result.dropped[reason] += 1
         return kept_candidates
+
+    def _without_repetitions(
+        self, candidates: Sequence[Candidate], positives: Sequence[Candidate]
+    ) -> list[Candidate]:
+        """Return the candidates that do not repeat the words of a positive; count the others."""
+        texts = [positive.text for positive in positives]
+        guard = text_guard(texts, self._settings, known_by_text=self._has_positives_without_ids)
+        reasons = [guard(candidate.text) for candidate in candidates]
+        return self._without_dropped(candidates, reasons)
 
     def _without_copies(
         self, candidates: Sequence[Candidate], known_positives: KnownPositives
@@ -563,14 +603,14 @@ class Mining:
         return kept_candidates
 
     def _positives_with_texts(self, example: TrainingExample) -> list[Candidate]:
-        """Return the positives with their texts; count those that have none."""
+        """Return the positives with their texts; leave out and count those that have none."""
         docids = [positive.docid for positive in example.positives if not positive.text]
         passages = dict(zip(docids, self._texts.get(docids), strict=True))
         positives = []
         for positive in example.positives:
             if not positive.text:
                 passage = passages[positive.docid]
-                if passage:
+                if passage is not None:
                     positive = positive._replace(text=passage.text, title=passage.title)
             if positive.text:
                 positives.append(positive)
@@ -579,16 +619,16 @@ class Mining:
         return positives
 
     def _candidates_with_texts(self, hits: Sequence[Hit]) -> list[Candidate]:
-        """Return the hits with their texts; count those that have none."""
+        """Return the hits with their texts and origins; count those that the corpus lacks."""
+        passages = self._texts.get([hit.docid for hit in hits])
         candidates = []
-        for hit, passage in zip(hits, self._texts.get([hit.docid for hit in hits]), strict=True):
-            source = {"rank": hit.rank, "run": display_name(self._paths.run[hit.run])}
-            if self._settings.teacher is not None:  # whose score replaces that of the run
-                source["run_score"] = hit.score
-            if passage:
-                candidates.append(
-                    Candidate(hit.docid, passage.text, passage.title, hit.score, source)
-                )
+        for hit, passage in zip(hits, passages, strict=True):
+            if passage is None:
+                continue
+            origin = {"rank": hit.rank, "run": display_name(self._paths.run[hit.run])}
+            if self._settings.teacher is not None:
+                origin["run_score"] = hit.score  # the teacher's replaces it in `score`
+            candidates.append(Candidate(hit.docid, passage.text, passage.title, hit.score, origin))
         self.result.dropped["not in the corpus"] += len(hits) - len(candidates)
         return candidates
 
@@ -597,10 +637,13 @@ class Mining:
     ) -> tuple[list[Candidate], list[Candidate]]:
         """Return the candidates without an answer to the query, and those with one."""
         texts = [candidate.text for candidate in candidates]
-        matches, unusable = match_answers(example.answers, texts, regex=self._settings.regex)
-        self.result.noticed["queries without an answer"] += not example.answers
-        unusable_answers = "answers without a word, or no regular expression"
-        self.result.noticed[unusable_answers] += len(unusable)
+        matches, unusable_answers = match_answers(
+            example.answers, texts, regex=self._settings.regex
+        )
+        # a count of 0 is entered, too: the entries' order is that of the message
+        noticed = self.result.noticed
+        noticed["queries without an answer"] += 0 if example.answers else 1
+        noticed["answers without a word, or no regular expression"] += len(unusable_answers)
         without_answers = []
         with_answers = []
         for candidate, has_answer in zip(candidates, matches, strict=True):
@@ -610,27 +653,30 @@ class Mining:
                 without_answers.append(candidate)
         return without_answers, with_answers
 
-    def _judged_positives(self, example: TrainingExample) -> Iterator[Candidate]:
-        """Yield the hits that the qrels judge relevant, with their texts."""
-        for passage in self._texts.get(self._judged_hits(example)):
+    def _further_positives(self, example: TrainingExample) -> Iterator[Candidate]:
+        """Yield the further relevant hits of a query, with their texts."""
+        for passage in self._texts.get(self._further_relevant_hits(example)):
             if passage is not None:
                 yield Candidate(passage.docid, passage.text, passage.title)
 
     def _with_teacher_scores(self, examples: Examples, score: Score) -> Examples:
-        """Replace the runs' scores by the teacher's, and guard by those."""
-        source = self._paths.train or self._paths.topics or ""
-        for example in with_teacher_scores(examples, score, source):
-            best = max(candidate.score or 0.0 for candidate in example.positives)
-            guard = score_guard(best, self._settings)
-            reasons = [guard(candidate.score or 0.0) for candidate in example.negatives]
+        """Replace the runs' scores by the teacher's, and drop negatives by those."""
+        source_of_queries = self._paths.train or self._paths.topics or ""
+        for example in with_teacher_scores(examples, score, source_of_queries):
+            best_positive = max(map(_score_of, example.positives))
+            guard = score_guard(best_positive, self._settings)
+            reasons = [guard(_score_of(candidate)) for candidate in example.negatives]
             negatives = self._without_dropped(example.negatives, reasons)
             yield example._replace(negatives=tuple(negatives))
 
     def _with_sampled_negatives(self, examples: Examples) -> Examples:
-        """Yield the queries with the negatives that they keep."""
+        """Yield the queries with the negatives that they keep; leave out those without any.
+
+        Raise a MismatchError if none is left, before the output gets its name.
+        """
         result = self.result
         num_negatives = self._settings.num_negatives
-        with track("mining", len(self._shard), "queries") as progress:
+        with track("mining", len(self._shard_qids), "queries") as progress:
             for example in examples:
                 progress.advance()
                 if not example.negatives:
@@ -642,23 +688,30 @@ class Mining:
                 if len(negatives) < num_negatives:
                     result.short += 1
                 yield example._replace(negatives=negatives)
-        if not result.queries and self._shard:
-            result.log(num_negatives)
+        if not result.queries and self._shard_qids:
+            result.log(num_negatives)  # why each query lost its negatives
             hint = "mine at greater --depth, or with fewer guards"
             raise MismatchError("no query has a negative left: nothing is written", hint)
 
     def _sample(self, example: TrainingExample) -> tuple[Candidate, ...]:
-        """Return the negatives that a query keeps, in their order."""
+        """Return the negatives that a query keeps, best first: the best, or a random sample."""
         settings = self._settings
         count = len(example.negatives)
         positions = list(range(count))
         if settings.sampling_strategy is SamplingStrategy.RANDOM and count > settings.num_negatives:
-            # depends on seed, id and number of hits alone, in every version of Python
+            # the sample depends on seed, id and number of candidates alone; `random()`, unlike
+            # `sample()`, returns the same in every version of Python
             generator = Random(f"{settings.seed} {example.qid}")
             keys = [generator.random() for _ in positions]
             positions.sort(key=keys.__getitem__)
         sample = sorted(positions[: settings.num_negatives])
         return tuple(example.negatives[position] for position in sample)
+
+
+def _score_of(candidate: Candidate) -> float:
+    """Return the score of a candidate that a teacher has scored."""
+    assert candidate.score is not None
+    return candidate.score
 
 
 def _merged(earlier: TrainingExample, later: TrainingExample) -> TrainingExample:

@@ -37,7 +37,8 @@ from denserk.tasks.reproduce_steps import (
 )
 
 ORDER = list(Step)  # inputs before what is made from them
-# makes a step again, into a path; or continues what an interrupted command left there
+# Makes a step again, into a path; if the second argument is true, it continues what an interrupted
+# command left there.
 Remake = Callable[[str, bool], None]
 
 
@@ -47,7 +48,7 @@ class Outcome:
 
     step: Step
     path: str
-    changed: tuple[str, ...]  # files and inputs that are not as recorded
+    changed: tuple[str, ...]  # a phrase for each file and input that is not as recorded
     remade: str = "-"  # how the re-made result compares
     equal: bool = True  # within the tolerance, or not re-made
 
@@ -61,10 +62,11 @@ def reproduce(
     overwrite: bool = False,
     resume: bool = False,
 ) -> list[Outcome]:
-    """Walk a run, see `Reproduction`; return its steps, inputs before what is made from them.
+    """Check a run and all that it was made from; make the steps from `from_step` on again.
 
-    `work` is the folder of what is made again, which may be one of an earlier call: `overwrite`
-    replaces it, `resume` continues it.
+    Return the steps, inputs before what is made from them; see `Reproduction`. `work` is the folder
+    of what is made again, which may be one of an earlier call: `overwrite` replaces it, `resume`
+    continues it.
     """
     read_manifest(run, Kind.RUN)  # before anything is written
     folder = WorkFolder(work, run, from_step)
@@ -90,7 +92,8 @@ class Reproduction:
     tolerance: float = 1e-5
     outcomes: list[Outcome] = field(default_factory=list)
     new_paths: dict[str, str] = field(default_factory=dict)  # walked path -> path for later steps
-    absent: dict[str, str] = field(default_factory=dict)  # path -> what names it
+    # path at which there is nothing -> message that says so, and what names the path
+    absent: dict[str, str] = field(default_factory=dict)
 
     def walk_run(self, path: str) -> str:
         """Walk a run that search, rerank or fuse wrote."""
@@ -123,10 +126,11 @@ class Reproduction:
         if not beside(path).is_file():
             state = "has no manifest" if Path(path).exists() else "is absent"
             changed = [self.absent.get(path, f"{path} {state}")]
-            return self.finish_step(Step.INDEX, path, changed, None)
+            # reported as an index, whatever it was
+            return self.finish_step(Step.INDEX, path, changed, remake=None)
         manifest = manifests.read_any_manifest(beside(path))
         self.absent |= manifest.absent
-        changed = changed_or_unreadable(path, lambda: verify_folders([path]))
+        changed = changed_or_unreadable(path, partial(verify_folders, [path]))
         if manifest.kind is Kind.VECTORS:
             return self.walk_vectors(path, manifest, changed)
         changed += changed_vectors(path, manifest)
@@ -135,30 +139,33 @@ class Reproduction:
         return self.walk_index(path, manifest, changed)
 
     def walk_index(self, path: str, manifest: Manifest, changed: list[str]) -> str:
-        """Walk an index."""
+        """Walk an index, of vectors or of texts; `changed` are the phrases on its own files."""
         vectors = [self.walk_folder(name) for name in manifest.made_from.get("vectors", ())]
         texts = manifest.made_from.get("texts")
         if "texts_sha256" in manifest.contents:
             same_texts = partial(has_same_texts, manifest)
             changed += self.changed_input(manifest.made_from["texts"], same_texts)
-        remake = partial(build_again, manifest, vectors) if vectors or texts else None
+        remake = None
+        if vectors or texts:
+            remake = partial(build_again, manifest, vectors)
         return self.finish_step(Step.INDEX, path, changed, remake)
 
     def walk_vectors(self, path: str, manifest: Manifest, changed: list[str]) -> str:
-        """Walk a folder of vectors."""
+        """Walk a folder of vectors; `changed` are the phrases on its own files."""
         made_from = manifest.made_from
         model = self.walk_model(made_from.get("model"))
         changed += self.changed_model(made_from.get("model"))
-        if "texts" not in made_from or not made_from.get("model"):
-            return self.finish_step(Step.VECTORS, path, changed, None)
+        is_encoded = "texts" in made_from and made_from.get("model")  # else converted
+        if not is_encoded:
+            return self.finish_step(Step.VECTORS, path, changed, remake=None)
         if manifest.settings["side"] == "passage":
-            same_texts = partial(check_texts, path, manifest)
-            changed += self.changed_input(made_from["texts"], same_texts)
+            require_same_texts = partial(refuse_other_texts, path, manifest)
+            changed += self.changed_input(made_from["texts"], require_same_texts)
         remake = partial(encode_again, manifest, model)
         return self.finish_step(Step.VECTORS, path, changed, remake)
 
     def walk_model(self, description: Mapping[str, Any] | None) -> str:
-        """Walk the model that a manifest describes; return "" if it describes none."""
+        """Walk the model that a manifest describes; return its path for later steps, "" of none."""
         if description is None:
             return ""
         name = description["name"]
@@ -187,36 +194,41 @@ class Reproduction:
     def finish_step(
         self, step: Step, path: str, changed: Iterable[str], remake: Remake | None
     ) -> str:
-        """Make a step again, if asked for, and compare; return the path for later steps."""
+        """Make a step again, if asked for, and compare; return the path for later steps.
+
+        `changed` are the phrases on its files and inputs. `remake` is None if the manifest does not
+        record how the step was made.
+        """
         new_path = path
-        verdict = Verdict("-", True)
-        if ORDER.index(step) >= ORDER.index(self.from_step):
+        verdict = Verdict("-", equal=True)
+        is_asked_for = ORDER.index(step) >= ORDER.index(self.from_step)
+        if is_asked_for:
             if remake is None:
-                verdict = Verdict("its making is not recorded", True)
+                verdict = Verdict("its making is not recorded", equal=True)
             else:
-                new_path, verdict = self.remake(step, path, remake)
+                new_path, verdict = self.make_again(step, path, remake)
         self.outcomes.append(Outcome(step, path, tuple(changed), verdict.text, verdict.equal))
         self.new_paths[path] = new_path
         return new_path
 
-    def remake(self, step: Step, path: str, remake: Remake) -> tuple[str, Verdict]:
+    def make_again(self, step: Step, path: str, remake: Remake) -> tuple[str, Verdict]:
         """Make a step again; return its new path, or the old one if it failed, and the verdict."""
         new_path = self.work.step_path(f"{len(self.outcomes) + 1}-{Path(path).name}")
         try:
             is_started = Path(new_path).exists() or training_folder(new_path).exists()
             remake(new_path, is_started)
             if not Path(path).exists():
-                return new_path, Verdict("absent", True)
+                return new_path, Verdict("absent", equal=True)  # nothing to compare with
             return new_path, compare(step, path, new_path, self.tolerance)
         except DenserkError as error:
-            return path, Verdict(f"failed: {error}", False)
+            return path, Verdict(f"failed: {error}", equal=False)
 
     def changed_model(self, description: Mapping[str, Any] | None) -> list[str]:
         """Return a phrase if a model is not the one described."""
         if description is None:
             return []
         name = description["name"]
-        fingerprint = fingerprint_of(name)
+        fingerprint = fingerprint_of(name)  # None if there is no model
         if fingerprint == description["fingerprint"]:
             return []
         state = "another model" if fingerprint else "absent"
@@ -230,23 +242,30 @@ class Reproduction:
             return [self.absent.get(name, f"{name} is absent")]
         return self.changed_input(name, lambda: file_sha256(name) == sha256)
 
-    def changed_input(self, name: str, is_same: Callable[[], object]) -> list[str]:
-        """Return a phrase if an input of a manifest is absent or not as recorded, else nothing."""
+    def changed_input(self, name: str, compare_input: Callable[[], bool | None]) -> list[str]:
+        """Return a phrase if an input of a manifest is absent or not as recorded, else nothing.
+
+        `compare_input` is that of `changed_or_unreadable`.
+        """
         if name in self.absent:
             return [self.absent[name]]
-        return changed_or_unreadable(name, is_same)
+        return changed_or_unreadable(name, compare_input)
 
 
-def changed_or_unreadable(name: str, is_same: Callable[[], object]) -> list[str]:
-    """Return a phrase if `is_same` returns False or raises an error of reading; else nothing."""
+def changed_or_unreadable(name: str, compare_input: Callable[[], bool | None]) -> list[str]:
+    """Return a phrase if an input is not as recorded, or cannot be read; else nothing.
+
+    `compare_input` returns whether it is; or it returns None, and raises an error if it is not.
+    """
     try:
-        return [f"{name} has changed"] if is_same() is False else []
+        is_same = compare_input()
     except (DenserkError, OSError) as error:
         return [str(error)]
+    return [f"{name} has changed"] if is_same is False else []
 
 
 def has_same_topics(topics: Mapping[str, Any], qrels: str | None) -> bool:
-    """Return whether queries have the recorded ids and texts."""
+    """Return whether queries have the ids and texts that a manifest recorded of its `topics`."""
     queries = read_queries(topics["name"], None, qrels, topics.get("fields"))
     return bool(topics_sha256(queries) == topics["sha256"])
 
@@ -257,20 +276,21 @@ def has_same_texts(manifest: Manifest) -> bool:
     bm25 = from_json(retrieval.Bm25Settings, settings["bm25"])
     digest = sha256()
     texts = bm25_texts(manifest.made_from["texts"], bm25, corpus_of(settings["corpus"]), digest)
-    for _ in texts:
+    for _ in texts:  # each is added to the digest
         pass
     return bool(digest.hexdigest() == manifest.contents["texts_sha256"])
 
 
-def check_texts(path: str, manifest: Manifest) -> None:
+def refuse_other_texts(path: str, manifest: Manifest) -> None:
     """Raise a MismatchError if the corpus of a folder of vectors is not the one encoded."""
     source = manifest.made_from["texts"]
     fields = manifest.made_from["model"]["text"]["fields"]
-    finished = open_vectors(path).finished
-    first_passage = finished[0].number * manifest.settings["block_size"]
+    finished_blocks = open_vectors(path).finished
+    # a shard starts with a later block of the corpus
+    first_passage = finished_blocks[0].number * manifest.settings["block_size"]
     passages = read_passages(source, corpus_of(manifest.settings), fields)
     passages = islice(passages, first_passage, None)
-    for block in finished:
+    for block in finished_blocks:
         texts = []
         for passage in islice(passages, block.count):
             texts.append([passage.docid, *map(passage.field, fields)])
@@ -280,8 +300,11 @@ def check_texts(path: str, manifest: Manifest) -> None:
 
 
 def changed_vectors(index: str, manifest: Manifest) -> list[str]:
-    """Return a phrase for each folder of vectors that is not the one that an index was built of."""
-    checksums = manifest.made_from.get(VECTORS_SHA256) or ()  # older indexes record none
+    """Return a phrase for each folder of vectors that is not the one that an index was built of.
+
+    Indexes that an older version built or that were merged record no checksums of them.
+    """
+    checksums = manifest.made_from.get(VECTORS_SHA256) or ()
     phrases = []
     for vectors, checksum in zip(manifest.made_from.get("vectors", ()), checksums, strict=False):
         journal = Path(vectors) / JOURNAL

@@ -74,12 +74,13 @@ def rerank(
         run = RereadRun(paths.run, scratch, settings)
         reranker = RunReranker(scorer, queries, settings, paths.run)
         with closing(PassageTexts(scratch / "passages", scorer.text.fields)) as texts:
-            pairs = note_passages(texts, run.candidates(), queries, paths)
-            texts.find(read_passages(paths.corpus, corpus, text.get("fields")), paths.corpus)
+            pair_count = note_passages(texts, run.candidates(), queries, paths)
+            given_fields = text.get("fields")  # also those inside Anserini's `contents`
+            texts.find(read_passages(paths.corpus, corpus, given_fields), paths.corpus)
             hint = "name the --corpus that the run was made from"
             texts.require_all(paths.corpus, "the run's hits", hint)
             forget_file(paths.output)
-            with track("reranking", pairs, "pairs") as progress:
+            with track("reranking", pair_count, "pairs") as progress:
                 rankings = reranker.rankings(run.candidates(), texts, progress.advance)
                 hits = write_run(paths.output, rankings, settings.output_format, settings.tag)
     result = reranker.result
@@ -133,12 +134,15 @@ def note_passages(
     queries: Mapping[str, Query],
     paths: RerankPaths,
 ) -> int:
-    """Note the passages whose texts are needed, and return the number of pairs."""
-    pairs = 0
+    """Note in `texts` the passages whose texts are needed; return the number of pairs.
+
+    Raise an InputError if there are none, or if `queries` lack a query of the run.
+    """
+    pair_count = 0
     unknown_qids = []
     for qid, docids in candidates:
         texts.refer(docids)
-        pairs += len(docids)
+        pair_count += len(docids)
         if qid not in queries:
             unknown_qids.append(qid)
     if unknown_qids:
@@ -148,9 +152,9 @@ def note_passages(
         )
         hint = "name the --topics that the run was made from"
         raise InputError(paths.run, None, message, "queries that are there", hint)
-    if not pairs:
+    if not pair_count:
         raise InputError(paths.run, None, "no hits", "at least one")
-    return pairs
+    return pair_count
 
 
 class RunReranker:
@@ -186,13 +190,17 @@ class RunReranker:
             advance(len(scores))
 
     def _score(self, batch: Sequence[Candidates], texts: PassageTexts) -> NDArray[np.float32]:
-        """Return the scores (P,) of a batch's pairs of query and passage."""
+        """Return the scores (P,) of a batch's pairs of query and passage.
+
+        `note_passages` has required all queries and passages: where one is missing, the run has
+        changed since.
+        """
         started = time.perf_counter()
         queries = []
         docids = []
         for candidates in batch:
             query = self._queries.get(candidates.qid)
-            if query is None:  # the first reading has required all queries and passages
+            if query is None:
                 raise changed(self._run_name)
             queries += [query] * len(candidates.docids)
             docids += candidates.docids
@@ -215,13 +223,13 @@ def batches(candidates: Iterable[Candidates]) -> Iterator[list[Candidates]]:
     [2, 1]
     """
     batch: list[Candidates] = []
-    pairs = 0
-    for of_query in candidates:
-        batch.append(of_query)
-        pairs += len(of_query.docids)
-        if pairs >= SCORED_TOGETHER:
+    pair_count = 0
+    for candidates_of_query in candidates:
+        batch.append(candidates_of_query)
+        pair_count += len(candidates_of_query.docids)
+        if pair_count >= SCORED_TOGETHER:
             yield batch
             batch = []
-            pairs = 0
+            pair_count = 0
     if batch:
         yield batch

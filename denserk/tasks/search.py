@@ -39,13 +39,13 @@ ENCODED_AT_ONCE = 4096  # queries encoded together, sorted by length
 
 @dataclass
 class SearchResult:
-    """Counts of queries and hits, queries without hits, seconds of encoding and of search."""
+    """The size of a run, and the work."""
 
     queries: int = 0
-    hits: int = 0
-    without_hits: list[str] = field(default_factory=list)
+    hits: int = 0  # lines of the run
+    without_hits: list[str] = field(default_factory=list)  # ids of queries
     encoding_seconds: float = 0.0
-    searching_seconds: float = 0.0
+    searching_seconds: float = 0.0  # also of writing the run
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,9 @@ class PreparedQueries:
     """Queries, and how they are searched for."""
 
     queries: Sequence[Query]
-    encode: Callable[[Sequence[Query]], NDArray[Any]]  # to vectors; for BM25 to their texts
-    model: Description | None = None  # that encodes them
+    # B queries to vectors (B, D), or for BM25 to their texts (B,)
+    encode: Callable[[Sequence[Query]], NDArray[Any]]
+    model: Description | None = None  # that encodes, or encoded, them; None for BM25
 
 
 @dataclass(frozen=True)
@@ -113,20 +114,7 @@ def open_search(
             opened = open_index(paths.index, settings, compute)
         searcher = opened.searcher(settings)
         topics = _read_topics(paths)
-        if opened.bm25:
-            _refuse_vectors(paths, opened)
-            prepared = PreparedQueries(topics, query_texts)
-        elif paths.encoded_queries is not None:
-            prepared = _read_query_vectors(paths, opened, paths.encoded_queries, topics)
-        else:
-            encoder = load_query_encoder(
-                opened,
-                paths.model,
-                (representation, text),
-                compute,
-                force=paths.force,
-            )
-            prepared = PreparedQueries(topics, encoder.encode_queries, encoder.description())
+        prepared = _prepare_queries(paths, opened, topics, (representation, text), compute)
         excluded = _read_exclusions(paths, settings, prepared.queries)
         searcher.exclude(excluded)
         yield SearchSession(opened, searcher, topics, prepared, excluded)
@@ -143,11 +131,11 @@ def _verify_inputs(paths: SearchPaths) -> None:
 def open_collection(index: MilvusIndex) -> OpenedIndex:
     """Return a collection of Milvus as an index that can be searched."""
     return OpenedIndex(
-        (index.place,),
-        index,
-        index.names,
-        (index.manifest,),
-        vectors_per_passage=index.vectors_per_passage,
+        names=(index.place,),
+        index=index,
+        ids=index.names,
+        manifests=(index.manifest,),
+        vectors_per_passage=index.size,
     )
 
 
@@ -161,23 +149,45 @@ def _read_topics(paths: SearchPaths) -> list[Query]:
     return topics
 
 
+def _prepare_queries(
+    paths: SearchPaths,
+    opened: OpenedIndex,
+    topics: Sequence[Query],
+    overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
+    compute: ComputeSettings,
+) -> PreparedQueries:
+    """Return the queries with what encodes them for an index: nothing for BM25, else a model.
+
+    With --encoded-queries, their vectors are read. `overrides` are fields of the representation and
+    of the texts that replace those of the model.
+    """
+    if opened.bm25 is not None:
+        _refuse_vector_options(paths, opened)
+        return PreparedQueries(topics, query_texts)
+    if paths.encoded_queries is not None:
+        return _read_query_vectors(paths, opened, paths.encoded_queries, topics)
+    encoder = load_query_encoder(opened, paths.model, overrides, compute, force=paths.force)
+    return PreparedQueries(topics, encoder.encode_queries, encoder.description())
+
+
 def _read_exclusions(
     paths: SearchPaths, settings: SearchSettings, queries: Sequence[Query]
 ) -> Exclusions:
     """Return the passages that are removed: those of --exclude, and those that topics list."""
-    exclusions: Exclusions = {}
+    given_exclusions: Exclusions = {}
     if paths.exclude is not None:
-        exclusions = read_exclusions(paths.exclude)
+        given_exclusions = read_exclusions(paths.exclude)
+    name_of_queries = paths.topics or paths.encoded_queries or "the queries"
     return chosen_exclusions(
         queries,
-        paths.topics or paths.encoded_queries or "the queries",
-        exclusions,
+        name_of_queries,
+        given_exclusions,
         paths.exclude or "",
         use_listed=settings.exclude_listed,
     )
 
 
-def _refuse_vectors(paths: SearchPaths, opened: OpenedIndex) -> None:
+def _refuse_vector_options(paths: SearchPaths, opened: OpenedIndex) -> None:
     """Raise a UsageError for options that name vectors of queries beside a BM25 index."""
     if paths.model is not None:
         raise UsageError(f"--model {paths.model}: {opened.name} is a BM25 index")
@@ -190,7 +200,11 @@ def _refuse_vectors(paths: SearchPaths, opened: OpenedIndex) -> None:
 def _read_query_vectors(
     paths: SearchPaths, opened: OpenedIndex, name: str, topics: Sequence[Query]
 ) -> PreparedQueries:
-    """Read the vectors of --encoded-queries: all, or those of --topics in its order."""
+    """Read the vectors of --encoded-queries: all, or those of --topics in its order.
+
+    `name` is the folder or file that --encoded-queries gives. Raise an error unless it has a vector
+    for each query, which the index can be searched with.
+    """
     source = vectors.read_vector_blocks(name, allow_pickle=paths.allow_pickle)
     blocks = list(source.blocks())
     query_vectors = np.concatenate([block.vectors.astype(np.float32) for block in blocks])
@@ -200,10 +214,10 @@ def _read_query_vectors(
         queries = [Query(qid, text="") for qid in rows]
     missing = [query.qid for query in queries if query.qid not in rows]
     if missing:
-        message = (
+        found = (
             f"no vector for {len(missing):,} of {len(queries):,} queries, the first {missing[0]}"
         )
-        raise InputError(name, None, message, f"one for each query of {paths.topics}")
+        raise InputError(name, None, found, f"one for each query of {paths.topics}")
     model = model_of(source.manifest)
     refuse_other_queries(opened, query_vectors.shape[1], model, name, force=paths.force)
     if source.manifest is not None and source.manifest.settings.get("side") == "passage":
@@ -217,7 +231,10 @@ def _read_query_vectors(
 
 
 def _rows_by_id(name: str, blocks: Sequence[VectorBlock]) -> dict[str, int]:
-    """Return the row of each query id in the joined blocks of vectors."""
+    """Return the row of each query id in the joined blocks of vectors; reject a repeated id.
+
+    Messages call the vectors `name`.
+    """
     rows: dict[str, int] = {}
     for block in blocks:
         for qid in block.ids:
@@ -228,7 +245,7 @@ def _rows_by_id(name: str, blocks: Sequence[VectorBlock]) -> dict[str, int]:
 
 
 def _write_run(paths: SearchPaths, session: SearchSession) -> SearchResult:
-    """Search for batches of queries, which are encoded when they are needed."""
+    """Write the run; queries are encoded and searched for, batch by batch, while it is written."""
     result = SearchResult()
     searcher = session.searcher
     settings = searcher.settings
@@ -254,7 +271,7 @@ def _write_run(paths: SearchPaths, session: SearchSession) -> SearchResult:
 def _rankings(
     session: SearchSession, result: SearchResult, progress: Progress
 ) -> Iterator[tuple[str, Hits | RankedWords]]:
-    """Yield the hits of each query, and count them in `result`."""
+    """Yield the hits of each query; count the queries and the seconds of encoding in `result`."""
     queries = session.prepared.queries
     query_batch = session.searcher.settings.query_batch
     step = query_batch * max(1, ENCODED_AT_ONCE // query_batch)  # whole batches of the search
