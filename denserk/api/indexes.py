@@ -272,8 +272,7 @@ class BM25(Index):
         folder = output or scratch.path / "index"
         with without_names_of(scratch.path):
             source = store_input("corpus", corpus, scratch.path / "corpus.jsonl")
-            typed = BM25_INDEX.typed(options)
-            typed |= {"corpus": str(source), "output": str(folder), "type": IndexType.BM25}
+            typed = BM25_INDEX.typed(options, corpus=source, output=folder, type=IndexType.BM25)
             with BM25_INDEX.claimed(typed):
                 _build(typed)
             return cls._open_built(folder, None if output else scratch)

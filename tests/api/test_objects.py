@@ -90,6 +90,13 @@ def test_a_pickled_index_of_terms_is_opened_again():
     assert opened_index.search(QUERIES) == index.search(QUERIES)
 
 
+def test_an_index_of_terms_is_not_built_where_no_path_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="output: found 7, expected text"):
+        denserk.BM25.build(CORPUS, output=7)
+    assert list(tmp_path.iterdir()) == []
+
+
 SPAWNED = """
 import multiprocessing
 import numpy as np
