@@ -4,6 +4,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,8 +93,9 @@ def test_a_pickled_index_of_terms_is_opened_again():
 
 def test_an_index_of_terms_is_not_built_where_no_path_is_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    no_path: Any = 7
     with pytest.raises(UsageError, match="output: found 7, expected text"):
-        denserk.BM25.build(CORPUS, output=7)
+        denserk.BM25.build(CORPUS, output=no_path)
     assert list(tmp_path.iterdir()) == []
 
 
