@@ -83,7 +83,7 @@ def fuse(
     tuning_name = None if tune is None else _qrels_name(tune)
     typed = FUSE.typed(options) | {"tune": tuning_name}
     fusion = build(FusionSettings, typed)
-    fusion.weights_of(len(sources))  # before anything is read
+    fusion.weights_of(len(sources))  # rejects another number of weights before anything is read
     with FUSE.claimed(typed), opened_runs(sources) as runs_by_query:
         fused = FusedRuns(runs_by_query, fusion, build(RankingSettings, typed))
         if tune is not None:
@@ -93,7 +93,7 @@ def fuse(
             fused.weights = best_weights(fused, measure, read_grades(tune, "tune"))
         # as in a file, a query without hits is not there
         run = Run((qid, dict(hits)) for qid, hits in fused.results() if hits)
-    fused.ranking.report()
+    fused.ranking.report()  # of equal scores
     _refuse_non_finite(run)
     run.weights = fused.weights
     return run
@@ -105,7 +105,7 @@ def _qrels_name(qrels: Any) -> str:
 
 
 def _refuse_non_finite(run: Run) -> None:
-    """Raise an OutputError for a sum of scores that is no number."""
+    """Raise an OutputError for a fused score that is infinite or no number."""
     for qid, hits in run.items():
         for docid, score in hits.items():
             if not abs(score) < float("inf"):
@@ -235,8 +235,8 @@ def evaluate(
         raise UsageError(f"baseline {baseline!r}: the runs are called {', '.join(runs)}")
     if settings.report is None and not (topics is None and corpus is None):
         raise UsageError("topics and corpus: only for a report", "add report='folder'")
-    inputs = [str(source) for source in (*runs.values(), qrels) if is_path(source)]
-    check_page(settings, inputs)
+    input_paths = [str(source) for source in (*runs.values(), qrels) if is_path(source)]
+    check_page(settings, input_paths)
     with EVALUATE.claimed(typed):
         judgments = _judgments(qrels, settings)
         sources = _sources_of_runs(runs, settings.order)
@@ -246,14 +246,14 @@ def evaluate(
         evaluation = _evaluation(result, baseline, build(ComparisonSettings, typed))
         write_plot(evaluation.result, settings)
         if settings.report is not None:
-            files = {
+            inputs = {
                 "runs": list(runs.values()),
                 "qrels": qrels,
                 "topics": topics,
                 "corpus": corpus,
             }
-            _write_report(evaluation.result, files, settings, build(CorpusSettings, typed))
-    check_minimums(result, settings)
+            _write_report(evaluation.result, inputs, settings, build(CorpusSettings, typed))
+    check_minimums(result, settings)  # last: a report is written even below a minimum
     if is_single_run(run):
         evaluation = _without_run_name(evaluation)
     return evaluation if details else evaluation.summary
@@ -292,17 +292,17 @@ def _write_report(
 
 
 def _path_or_none(path: Any) -> str | None:
-    """Return a path as text."""
+    """Return a path as text; None stays."""
     return None if path is None else str(path)
 
 
 def is_single_run(run: Any) -> bool:
-    """Tell a run from {name: run}."""
+    """Return whether a value is one run, not {name: run}."""
     return not isinstance(run, Mapping) or all(map(_is_hits, run.values()))
 
 
 def _is_hits(value: Any) -> bool:
-    """Tell {passage id: score} from a run."""
+    """Return whether a value is {passage id: score}, and not runs or hits by name."""
     if not isinstance(value, Mapping):
         return False
     return not any(isinstance(score, Mapping | str | PathLike) for score in value.values())
@@ -344,7 +344,11 @@ def _judgments(qrels: Any, settings: EvaluationSettings) -> "RelevanceJudgments"
 def _sources_of_runs(
     runs: Mapping[str, Any], order: RunOrder
 ) -> Iterator[tuple[str, str | Scores]]:
-    """Yield each run's name and path, or its hits if it is in memory, in the order of `order`."""
+    """Yield each run's name and path, or its hits if it is in memory.
+
+    A reader of files applies `order`; hits in memory that are to be ordered by rank get the
+    negatives of their ranks as scores.
+    """
     for name, run in runs.items():
         if is_path(run):
             yield name, str(run)
@@ -356,7 +360,7 @@ def _sources_of_runs(
 
 
 def _negative_ranks(hits: Mapping[str, float]) -> dict[str, float]:
-    """Return the negative ranks of hits, which order them as their ranks do."""
+    """Return hits with their negative ranks in place of scores: the best hit has the highest."""
     ranked = in_order(hits)
     return {docid: -float(rank) for rank, (docid, _) in enumerate(ranked, start=1)}
 
@@ -421,7 +425,7 @@ def benchmark(
     With `model`, each benchmark is encoded and searched first, and its runs are kept in `output`.
     """
     requested_names = _names_of_benchmarks(names)
-    find_benchmarks(requested_names)  # before any work
+    find_benchmarks(requested_names)  # rejects unknown names before any work
     sources = runs if isinstance(runs, list | tuple) else [runs]
     with stored_inputs(runs=sources) as (files, _):
         typed = BENCHMARK.typed(

@@ -66,7 +66,7 @@ class Index:
             name = type(self).__name__
             raise UsageError(f"{name} takes an open index", f"{name}.open(path), or {name}.build")
         self._opened: OpenedIndex | None = opened
-        self._options = options
+        self._options = options  # a pickled index is opened again with them
         self._scratch = scratch  # the temporary folder of the index
         self._passage_model: QueryEncoder | None = None  # loaded by the first search that needs it
 
@@ -86,7 +86,7 @@ class Index:
         Vectors are a NumPy array or a torch tensor. The N `ids` are by default row numbers; without
         `output` the index goes with this object.
         """
-        scratch = ScratchFolder()
+        scratch = ScratchFolder()  # goes with this call if the index is in `output`
         folder = output or scratch.path / "index"
         if isinstance(vectors, str | PathLike):
             if ids is not None:
@@ -94,7 +94,7 @@ class Index:
             source = str(vectors)
         else:
             rows = read_vectors(vectors, "vectors")
-            if not len(rows) or np.ndim(vectors) == 1:
+            if not len(rows) or np.ndim(vectors) == 1:  # one vector alone is read as (1, D)
                 raise wrong_argument("vectors", vectors, "an array of shape (N, D)")
             source = str(scratch.path / "vectors")
             block = VectorBlock(read_ids(ids, rows), rows)
@@ -163,7 +163,7 @@ class Index:
         self.close()
 
     def close(self) -> None:
-        """Free the index's memory and remove its temporary folder; a closed one finds nothing."""
+        """Free the index's memory and remove its temporary folder; it cannot be searched then."""
         self._opened = None
         self._passage_model = None
         if self._scratch is not None:
@@ -201,9 +201,9 @@ class Index:
             query_vectors = self._encode_queries(records, model)
         exclusions = chosen_exclusions(
             records,
-            "queries",
-            read_exclusions_of(exclude),
-            str(exclude) if is_path(exclude) else "exclude",
+            topics="queries",
+            given_exclusions=read_exclusions_of(exclude),
+            source=str(exclude) if is_path(exclude) else "exclude",
             use_listed=settings.exclude_listed,
         )
         searcher.exclude(exclusions)
@@ -227,7 +227,7 @@ class Index:
         if self.opened.bm25:
             raise UsageError("a BM25 index is searched with texts, not with vectors")
         vectors = read_vectors(queries, "queries")
-        refuse_other_queries(self.opened, vectors.shape[1], None, "the array of queries")
+        refuse_other_queries(self.opened, vectors.shape[1], model=None, name="the array of queries")
         return vectors
 
     def _encode_queries(self, queries: Sequence[Query], model: Any) -> NDArray[Any]:
@@ -268,12 +268,11 @@ class BM25(Index):
         **options: Unpack[BM25Options],
     ) -> Self:
         """Index the terms of a corpus; options as in `denserk index`: k1, b, language, ..."""
-        scratch = ScratchFolder()
+        scratch = ScratchFolder()  # goes with this call if the index is in `output`
         folder = output or scratch.path / "index"
         with without_names_of(scratch.path):
             source = store_input("corpus", corpus, scratch.path / "corpus.jsonl")
-            typed = BM25_INDEX.typed(options)
-            typed |= {"corpus": str(source), "output": str(folder), "type": IndexType.BM25}
+            typed = BM25_INDEX.typed(options, corpus=source, output=folder, type=IndexType.BM25)
             with BM25_INDEX.claimed(typed):
                 _build(typed)
             return cls._open_built(folder, None if output else scratch)
@@ -324,7 +323,7 @@ def _description(opened: "OpenedIndex") -> str:
 
 
 def _files_of(folder: Path) -> dict[str, bytes]:
-    """Return the files of a folder by their paths in it."""
+    """Return the contents of a folder's files by their paths in it."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 

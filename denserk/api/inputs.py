@@ -57,7 +57,7 @@ TextsLike: TypeAlias = "PathName | Texts"
 TrainingLike: TypeAlias = "PathName | Records | Sequence[PathName] | pd.DataFrame"
 VectorsLike: TypeAlias = "NDArray[Any] | Tensor"
 
-# Name of an argument, without its temporary file, in errors.
+# A temporary file behind the path of its folder: the group is the argument that it was made of.
 TEMPORARY_NAME = r"/([\w-]+)[^\s:,;)]*"
 
 
@@ -99,7 +99,10 @@ def stored_inputs(**values: Any) -> Iterator[tuple[dict[str, Any], Path]]:
 
 
 def store_input(option: str, value: Any, path: Path) -> Any:
-    """Return the path of a task's input; write an object in memory to `path` first."""
+    """Return the path of a task's input, or those of several; write an object to `path` first.
+
+    Several objects are written beside `path`.
+    """
     if is_path(value):
         return value
     match option:
@@ -118,7 +121,7 @@ def store_input(option: str, value: Any, path: Path) -> Any:
             if _is_list_of_paths(value):
                 return value
             write_objects(path, read_records(value, option))
-        case _:
+        case _:  # topics, queries
             write_queries(path, read_queries_of(value), TopicsFormat.BEIR)
     return path
 
@@ -136,7 +139,7 @@ def path_text(value: Any, argument: str) -> str:
 
 
 def listed_runs(runs: Any) -> Sequence[Any]:
-    """Return several runs; reject what is none or one."""
+    """Return a list or tuple of runs; raise a UsageError for anything else, as one run alone."""
     if not isinstance(runs, list | tuple):
         raise UsageError("runs: expected a list of runs", "fuse([run, run])")
     return runs
@@ -155,7 +158,10 @@ def run_lines(run: Any, tag: str = "denserk") -> Iterator[str]:
 
 
 def in_order(hits: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return the hits of a query by score; the order of equal scores stays if scores decrease."""
+    """Return the hits of a query, best first.
+
+    Hits that have no score above that of an earlier hit stay as they are, equal scores among them.
+    """
     ranked = list(hits.items())
     scores = [score for _, score in ranked]
     if scores != sorted(scores, reverse=True):
@@ -167,8 +173,10 @@ def read_run_of(run: Any, argument: str) -> dict[str, dict[str, float]]:
     """Return a run, a path or an object, as query -> passage -> score."""
     if is_path(run):
         return read_run_scores(str(run))
-    scores = read_scores(run, argument)
-    return {qid: {docid: float(score) for docid, score in scores[qid].items()} for qid in scores}
+    hits_by_qid = {}
+    for qid, hits in read_scores(run, argument).items():
+        hits_by_qid[qid] = {docid: float(score) for docid, score in hits.items()}
+    return hits_by_qid
 
 
 def read_grades(qrels: Any, argument: str) -> dict[str, dict[str, int]]:
@@ -182,6 +190,7 @@ def read_grades(qrels: Any, argument: str) -> dict[str, dict[str, int]]:
         qrels = {qid: _grades_of_list(judged) for qid, judged in qrels.items()}
     grades: dict[str, dict[str, int]] = {}
     for qid, scores in read_scores(qrels, argument).items():
+        # scores are any numbers; grades must be whole ones
         grades[qid] = {docid: grade(score, qid) for docid, score in scores.items()}
     if not any(grades.values()):
         raise UsageError(f"{argument}: found no judgment; expected at least one")
@@ -195,7 +204,7 @@ def _grades_of_list(judged: Any) -> Any:
 
 
 def read_qrels_of(qrels: Any, argument: str) -> list[Qrel]:
-    """Return the judgments of an object."""
+    """Return qrels, a path or an object, as judgments."""
     judgments = []
     for qid, grades in read_grades(qrels, argument).items():
         judgments += [Qrel(qid, docid, relevance) for docid, relevance in grades.items()]
@@ -211,7 +220,7 @@ def read_topics_of(queries: Any) -> list[Query]:
 
 
 def read_exclusions_of(exclude: Any) -> Exclusions:
-    """Return passages that queries must not return, by query id, of a file or a dict of ids."""
+    """Return a file or a dict as the passages that each query must not return, by query id."""
     if exclude is None:
         return {}
     if is_path(exclude):
@@ -241,12 +250,12 @@ def opened_runs(
     """
     paths = [str(run) for run in runs if is_path(run)]
     with ExitStack() as stack:
-        copied_hits = None
+        copied_hits = None  # needed by files alone
         if paths:
             scratch = stack.enter_context(scratch_folder("runs"))
             copied_hits = stack.enter_context(closing(ScratchRecords(scratch / "hits")))
         runs_by_query: list[RunByQuery] = []
-        with reading(paths):
+        with reading(paths):  # an error if a file is replaced meanwhile
             for name, run in zip(run_names(runs), runs, strict=True):
                 if copied_hits is not None and is_path(run):
                     runs_by_query.append(RunLookup(name, copied_hits, run_format))

@@ -90,7 +90,8 @@ def mine_negatives(
         return _mine_in_memory(runs, topics, qrels, train, corpus, options)
     inputs = {"runs": runs, "topics": topics, "qrels": qrels, "train": train, "corpus": corpus}
     with stored_inputs(**inputs) as (files, _):
-        typed = MINE_NEGATIVES.typed(options, output=output, run=files.pop("runs"), **files)
+        run_paths = files.pop("runs")
+        typed = MINE_NEGATIVES.typed(options, output=output, run=run_paths, **files)
         paths = build(MiningPaths, typed)
         settings = _mining_settings(typed)
         from denserk.tasks.mine_negatives import mine_negatives as task
@@ -133,7 +134,11 @@ def _mine_in_memory(
     corpus: Any,
     options: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """Mine negatives without an output file."""
+    """Mine negatives without an output file; of objects, training data alone is stored in one.
+
+    Where an input is an object, the paths of the task have the name of its argument instead: the
+    task checks which inputs there are, and names them in messages.
+    """
     topics = _loaded(topics, read_queries_of)
     qrels = _loaded(qrels, partial(read_qrels_of, argument="qrels"))
     corpus = _loaded(corpus, read_passages_of)
@@ -168,7 +173,9 @@ def _mine_in_memory(
 
 def _loaded(value: Any, read: Callable[[Any], Any]) -> Any:
     """Return an object as records; a path, or None, stays."""
-    return value if value is None or is_path(value) else read(value)
+    if value is None or is_path(value):
+        return value
+    return read(value)
 
 
 def _name_in_messages(value: Any, argument: str) -> str | None:
@@ -186,11 +193,11 @@ def _mining_inputs(
     corpus: Any,
     typed: Typed,
 ) -> "MiningInputs":
-    """Return what negatives are mined for and from, files and records in memory."""
+    """Return the inputs of the task; topics, qrels and corpus are read if they are paths."""
     from denserk.tasks.mine_negatives import mining_inputs
 
     if is_path(topics):
-        topics = read_queries(str(topics), paths.topics_format, None, paths.topics_field)
+        topics = read_queries(str(topics), paths.topics_format, fields=paths.topics_field)
     if is_path(qrels):
         qrels = read_qrels(str(qrels), paths.qrels_format)
     if is_path(corpus):

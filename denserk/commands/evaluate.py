@@ -53,7 +53,7 @@ def evaluate(
     from denserk.tasks.evaluation_inputs import with_baseline
     from denserk.tasks.evaluation_outputs import check_page
 
-    settings: EvalSettings = inputs
+    settings: EvalSettings = inputs  # measures and baseline may be replaced below
     if inputs.corpus is None and inputs.report is None:
         reject_given(corpus, why="only for --corpus or --report")
     runs, qrels = _runs_and_qrels(files or [], inputs)
@@ -62,12 +62,13 @@ def evaluate(
     if inputs.explain is not None:
         _print_explanations(runs, qrels or "", inputs.explain, settings)
         return
-    if not settings.seeds:
+    if not settings.seeds:  # else --baseline names a system, not one of its runs
         settings, runs = with_baseline(settings, runs)
     check_page(settings, [*runs, qrels] if qrels else runs)
     if inputs.corpus is not None:
         from denserk.io.corpus import as_searched
 
+        # by default texts are read as they were for the indexes that the runs come from
         corpus = as_searched(inputs.corpus, corpus, runs)
     if inputs.answers is not None and inputs.corpus is not None:
         from denserk.tasks.evaluate_answers import evaluate_answers
@@ -220,10 +221,13 @@ def _reject_model_options(
 ) -> None:
     """Raise a UsageError for an option that has an effect only with --model."""
     hint = "add --model and --output"
-    option_groups = (replace(make, overwrite=False), corpus, options.compute)
-    reject_given(*option_groups, why="only with --model", hint=hint)
-    for name in (*options.representation, *options.text):
-        raise UsageError(f"{name.replace('_', '-')}: only with --model", hint)
+    make_without_overwrite = replace(make, overwrite=False)  # which reports and plots take, too
+    reject_given(
+        make_without_overwrite, corpus, options.compute, why="only with --model", hint=hint
+    )
+    given_names = [*options.representation, *options.text]
+    if given_names:
+        raise UsageError(f"{given_names[0].replace('_', '-')}: only with --model", hint)
 
 
 def _evaluate_on_one(
@@ -235,7 +239,7 @@ def _evaluate_on_one(
 
     settings, runs = with_baseline(settings, [*paths.runs])
     result = evaluate_benchmark(runs, benchmark, settings, paths.against)
-    sources = ReportSources(benchmark.title, topics=settings.topics)
+    sources = ReportSources(title=benchmark.title, topics=settings.topics)
     if settings.report is not None:
         from denserk.evaluation.report import sources_of
 

@@ -40,23 +40,25 @@ if TYPE_CHECKING:
     import torch
     from packaging.requirements import Requirement
 
-# Extras whose packages `doctor` reports, without those for developers and alternatives; "core" is
-# none of them, and stands for what has no extra.
+# Extras whose packages `doctor` reports, without those for developers and alternatives. "core" is
+# no extra, but the label of packages that are needed without any.
 EXTRAS = "core cpu int8 bm25 lucene benchmarks milvus report train demo"
 # x86 and ARM CPU flags, as Linux names them, that matter for model speed.
 FEATURES = "avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_bf16 amx_int8 asimd sve bf16 i8mm"
-Facts = Iterator[tuple[str, str]]  # name and value of a line
+Facts = Iterator[tuple[str, str]]  # name and value of each line of a section of `doctor`
 
 MoreModels = Annotated[
     list[str] | None, typer.Argument(metavar="[LABEL=]MODEL", help="More models, like --model.")
 ]
-Several = TypeVar("Several", bound=analysis.SeveralModels)
+SettingsOfModels = TypeVar("SettingsOfModels", bound=analysis.SeveralModels)
 
 analyze = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(analyze, name="analyze", help="Analyze trained models.")
 
 
-def _add_models(settings: Several, positional_models: list[str] | None) -> Several:
+def _add_models(
+    settings: SettingsOfModels, positional_models: list[str] | None
+) -> SettingsOfModels:
     """Add the positional models to --model."""
     if not positional_models:
         return settings
@@ -189,6 +191,7 @@ def reproduce(
         inputs = ", ".join(step.changed) or "as recorded"
         rows.append((step.step, step.path, inputs, step.remade))
     print_table(("step", "path", "inputs", "re-made"), rows)
+    # inputs come before what is made from them, so the first step that differs is the cause
     for number, step in enumerate(steps, start=1):
         differences = list(step.changed)
         if not step.equal:
@@ -223,7 +226,8 @@ def doctor(settings: analysis.DoctorSettings) -> None:
     typer.echo("Fix" if fixes else "nothing to fix")
     for fix in fixes:
         typer.echo(f"  {fix}")
-    if not installed("torch") and not installed("faiss"):
+    can_encode_or_search = installed("torch") or installed("faiss")
+    if not can_encode_or_search:
         raise typer.Exit(1)
 
 
@@ -338,7 +342,8 @@ def _count_gpus() -> tuple[int, str]:
         if torch.cuda.is_available():
             return installed_gpus, ""
     if installed_gpus and driver_warnings:
-        return 0, str(driver_warnings[0].message).partition(". ")[0]
+        first_sentence, _, _ = str(driver_warnings[0].message).partition(". ")
+        return 0, first_sentence
     if installed_gpus:
         return 0, "CUDA does not start"
     return 0, ""
@@ -353,7 +358,7 @@ def _encoding_defaults(device: "torch.device") -> str:
     batch_tokens = default_batch_tokens(device.type, dtype)
     workers = devices.default_workers(device)
     threads = f"{workers} threads tokenise" if workers > 1 else "1 thread tokenises"
-    if is_bfloat16_tried(DtypeChoice.AUTO, device, backbone=""):
+    if is_bfloat16_tried(DtypeChoice.AUTO, device, backbone=""):  # of any architecture
         precision = f"{Dtype.BFLOAT16} (or {dtype}, where vectors would differ)"
     else:
         precision = dtype.value
@@ -380,19 +385,21 @@ def _cpu_info() -> dict[str, str]:
 def _storage(fixes: list[str]) -> Facts:
     """Yield memory, and the folders that denserk writes to unasked, with the room on their disks.
 
-    Add to `fixes` those that cannot be written.
+    Models that a package holds follow, each with where it would be taken from. Add to `fixes` the
+    folders that cannot be written.
     """
     from denserk.index.memory import available_bytes
 
     available = available_bytes()
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    free = "unknown" if available is None else f"{available / 2**30:.1f} GiB available"
-    yield "memory", f"{free} of {total / 2**30:.1f} GiB"
+    available_memory = "unknown" if available is None else f"{available / 2**30:.1f} GiB available"
+    yield "memory", f"{available_memory} of {total / 2**30:.1f} GiB"
     for name, folder in _written_folders().items():
-        disk = _existing_folder(folder)
-        notes = [f"{shutil.disk_usage(disk).free / 2**30:.1f} GiB free"]
-        if not os.access(disk, os.W_OK):
-            fixes.append(f"choose another folder for {name}: {disk} cannot be written")
+        existing_folder = _existing_folder(folder)
+        free_bytes = shutil.disk_usage(existing_folder).free
+        notes = [f"{free_bytes / 2**30:.1f} GiB free"]
+        if not os.access(existing_folder, os.W_OK):
+            fixes.append(f"choose another folder for {name}: {existing_folder} cannot be written")
             notes.append("cannot be written")
         if not folder.exists():
             notes.append("not there yet")
@@ -440,15 +447,16 @@ def _written_folders() -> dict[str, Path]:
 
 
 def _compiled_models(fixes: list[str]) -> Facts:
-    """Yield the folder of models that are kept in compiled form for queries, and each of them."""
+    """Yield the folder of models kept compiled for queries, and each of them, last used first."""
     from denserk.models import compiled_cache
 
-    listed = sorted(compiled_cache.entries(), key=lambda entry: entry.used, reverse=True)
-    total = sum(entry.size for entry in listed) / 1e9
-    most = compiled_cache.limit_bytes() / 1e9
-    models = "1 model" if len(listed) == 1 else f"{len(listed):,} models"
-    yield "folder", f"{compiled_cache.compiled_folder()} ({models}, {total:.2f} of {most:g} GB)"
-    for entry in listed:
+    entries = sorted(compiled_cache.entries(), key=lambda entry: entry.used, reverse=True)
+    total_gb = sum(entry.size for entry in entries) / 1e9
+    limit_gb = compiled_cache.limit_bytes() / 1e9
+    models = "1 model" if len(entries) == 1 else f"{len(entries):,} models"
+    folder = compiled_cache.compiled_folder()
+    yield "folder", f"{folder} ({models}, {total_gb:.2f} of {limit_gb:g} GB)"
+    for entry in entries:
         used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")
         yield f"{entry.size / 1e6:,.0f} MB", f"{entry.model}, used {used}"
 

@@ -129,7 +129,7 @@ class Settings:
     """
 
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
-    own_defaults: ClassVar[str] = ""  # shown in the help in place of every default
+    own_defaults: ClassVar[str] = ""  # shown in the help in place of each option's default
 
     def __init_subclass__(cls, *, kw_only: bool = False) -> None:
         dataclasses.dataclass(frozen=True, kw_only=kw_only)(cls)
@@ -171,14 +171,17 @@ def _check_excludes(name: str, specs: Mapping[str, OptionSpec], given_names: Seq
 def _check_choice(
     choices: Sequence[str], specs: Mapping[str, OptionSpec], given_names: Sequence[str]
 ) -> None:
-    """Raise a UsageError if none of some options is given."""
+    """Raise a UsageError if none of the `choices` is given: that of two is `_check_excludes`."""
     if set(choices).isdisjoint(given_names):
         flags = [specs[name].flag(name) for name in choices]
         raise UsageError(f"give {' or '.join(flags)}")
 
 
 def given_fields(settings: Any) -> list[str]:
-    """Return the names of the fields that differ from their defaults."""
+    """Return the names of the given fields: of those that differ from their defaults.
+
+    An option whose default was given counts as not given: it asks for nothing else.
+    """
     fields = fields_of(settings).items()
     return [name for name, field in fields if getattr(settings, name) != field.default]
 
@@ -193,8 +196,11 @@ def unused_options(user: str, *groups: Any) -> list[str]:
 
 
 def reject_given(*groups: Any, why: str, hint: str | None = None, among: str = "") -> None:
-    """Raise a UsageError that lists the given options (`among` some names)."""
-    rejected_names = among.split()  # none: all
+    """Raise a UsageError if options are given that must not be, and list them.
+
+    `why` ends the message. With `among`, names of fields separated by spaces, others may be given.
+    """
+    rejected_names = among.split()
     flags = []
     for name, spec in _given_specs(*groups).items():
         if not rejected_names or name in rejected_names:

@@ -64,9 +64,9 @@ def record_name(name: str, folder: str | Path) -> str:
 
 
 def locate_name(name: str, folder: str | Path) -> str:
-    """Return the path of what a file in `folder` names by `record_name`, or the name.
+    """Return the path of what a file in `folder` names by `record_name`; other names as they are.
 
-    It is as short as the path of the folder. A path at which there is nothing is absolute.
+    The path is relative if that of the folder is. A path at which there is nothing is absolute.
     """
     return _changed_path(name, lambda path: _located_path(path, folder))
 
@@ -80,7 +80,7 @@ class Names:
     """The names in a file that denserk wrote, as paths from the working directory.
 
     Attributes:
-        absent: for each path at which there is nothing, the name in the file and where it leads.
+        absent: a message for each path at which there is nothing: which name leads there.
     """
 
     def __init__(self, file: str | Path, values: Mapping[str, Any]) -> None:
@@ -99,7 +99,7 @@ class Names:
         if not self._are_relative:
             return self._locate_older(name)
         path = locate_name(name, self._folder)
-        is_path = _is_plain(name) and IS_RELATIVE.fullmatch(name) is not None
+        is_path = _may_be_path(name) and IS_RELATIVE.fullmatch(name) is not None
         if is_path and not os.path.lexists(path):
             self.absent[path] = f"{self._file} names {name}, which is not at {path}"
         return path
@@ -107,8 +107,8 @@ class Names:
     def _locate_older(self, name: str) -> str:
         """Return a name of a file of an older version as a path, or as it is."""
         path = locate_older_name(name, self._folder)
-        may_be_path = _is_plain(name)  # or a name of the hub: older files do not tell them apart
-        if may_be_path and not os.path.lexists(path):
+        # it may be a name of the hub, too: older files do not tell them apart
+        if _may_be_path(name) and not os.path.lexists(path):
             in_folder = _absolute(self._folder / name)
             as_typed = _absolute(name)
             if in_folder == as_typed:
@@ -160,8 +160,8 @@ def same_place(name: str) -> str:
     return _changed_path(name, lambda path: os.path.realpath(path) if _is_path(path) else path)
 
 
-def _is_plain(name: str) -> bool:
-    """Return whether a name is a path as a whole, or no path at all, as one of the hub."""
+def _may_be_path(name: str) -> bool:
+    """Return whether a name may be a path as a whole: a name of the hub looks like one, too."""
     return not _has_no_path(name) and PATH_WITHIN.fullmatch(name) is None
 
 
@@ -204,8 +204,9 @@ def _record_path(path: str, folder: str | Path) -> str:
     if not _is_path(path):
         return path
     relative = os.path.relpath(_absolute(path), _absolute(folder))
-    from_folder = os.path.normpath(Path(os.path.realpath(folder), relative))
-    if _real(from_folder) != _real(path):  # a folder above is a link
+    # where a folder above is a link, ".." leads to the folder above its target
+    destination = os.path.normpath(Path(os.path.realpath(folder), relative))
+    if _real(destination) != _real(path):
         relative = os.path.relpath(_real(path), os.path.realpath(folder))
     return relative if IS_RELATIVE.fullmatch(relative) else f"./{relative}"
 

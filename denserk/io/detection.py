@@ -2,8 +2,13 @@
 
 `RULES` is the table of what files look like and what each of them is read as; the first rule that
 holds of a `FileHead` counts. Where a command or an option has said of which kind a file is,
-`RULES_OF_A_KIND` follow, which would take too much for that kind otherwise. `FOLDER_RULES` are
-those of folders.
+`RULES_OF_A_KIND` follow: of any file they would claim too many. `FOLDER_RULES` are those of
+folders.
+
+The condition of a rule is a function, and its docstring says which files it holds of. In a head,
+`keys` and `fields` are those of the first JSON record (none if the record is longer than the head),
+`cells` stand between tabs and `terms` between white space in one line, `rows` have the cells of the
+first lines, and `width` is the number of cells in each of the rows (0 if it differs).
 
 JSON records of queries and of passages are read by their keys: `TOPICS_KEYS` and `CORPUS_KEYS`.
 """
@@ -53,7 +58,7 @@ from denserk.io.vector_formats import QUERIES_FILE
 
 Format = TypeVar("Format", bound=StrEnum)
 
-# the kind of files that an enumeration of formats is of
+# The kind of file whose formats an enumeration lists.
 KIND_OF_FORMATS: Mapping[type[StrEnum], Kind] = {
     CorpusFormat: Kind.CORPUS,
     TopicsFormat: Kind.QUERIES,
@@ -68,7 +73,9 @@ NUMPY = b"\x93NUMPY"
 PICKLE = b"\x80"
 PICKLE_ENDINGS = (".pkl", ".pickle")
 
-# The keys of JSON records by format. The first format whose keys a record has counts.
+# The keys of JSON records by format. The first format whose keys a record has counts. Files of
+# queries that are no JSON (TSV, DPR, TREC, COLON, CLICKS) have the keys of the records that
+# `topics` makes of them.
 CORPUS_KEYS = {
     CorpusFormat.ANSERINI: RecordKeys(("id", "_id", "docid"), ("contents",)),
     CorpusFormat.BEIR: RecordKeys(("_id", "id"), ("text",), "title"),
@@ -107,11 +114,12 @@ OBJECT_OF_SCORES = re.compile(
     rb'\s*\{\s*(?:\}|"(?:[^"\\]|\\.)*"\s*:\s*-?[0-9])'
 )
 FRACTION = re.compile(rb":\s*-?[0-9]+[.eE]")  # a number that is no grade
-# a text for each id, and a list for each query
+# {id: text}; the group is the first id
 OBJECT_OF_TEXTS = re.compile(rb'\s*\{\s*"((?:[^"\\]|\\.)*)"\s*:\s*"')
 EMPTY_OBJECT = re.compile(rb"\s*\{\s*\}\s*\Z")
+# {query id: [...]}
 OBJECT_OF_LISTS = re.compile(rb'\s*\{\s*"(?:[^"\\]|\\.)*"\s*:\s*\[')
-# one part of llama_index's data sets, before the others
+# llama_index's data sets, which begin with any of their parts, perhaps after their mode
 EMBEDDING_PARTS = {"queries", "corpus", "relevant_docs"}
 EMBEDDING_DATA = re.compile(
     rb'\s*\{\s*(?:"mode"\s*:\s*"[^"]*"\s*,\s*)?"(?:queries|corpus|relevant_docs)"\s*:\s*\{'
@@ -231,8 +239,8 @@ def has_training_ids(head: FileHead) -> bool:
     """JSON records of three ids: of a query, a positive and a negative."""
     if len(head.keys) != 3 or Column.LABEL in head.key_meanings:
         return False
-    names_query = has_training_texts(head) or Column.QUERY_ID in head.key_meanings
-    if not names_query:
+    may_be_training_data = has_training_texts(head) or Column.QUERY_ID in head.key_meanings
+    if not may_be_training_data:
         return False
     names_ids = {Column.POSITIVE_ID, Column.NEGATIVE_ID} <= head.key_meanings
     return names_ids or all(type(value) is int for value in head.fields.values())
@@ -250,7 +258,7 @@ def is_object_of_scores(head: FileHead) -> bool:
 
 def is_embedding_data(head: FileHead) -> bool:
     """One JSON object with queries, passages and which of them belong together."""
-    if head.fields:
+    if head.fields:  # the whole object is in the head
         return head.keys >= EMBEDDING_PARTS
     return EMBEDDING_DATA.match(head.data) is not None
 
@@ -275,6 +283,7 @@ def is_one_object(head: FileHead) -> bool:
 def has_texts_by_id(head: FileHead) -> bool:
     """One JSON object of texts by id: a key has a digit, and none is known as a field's name."""
     start = OBJECT_OF_TEXTS.match(head.data)
+    # beside texts, an id may have a record
     if start is None or not is_one_object(head) or not head.has_values_of(str, dict):
         return False
     keys = head.keys
@@ -327,7 +336,7 @@ def has_keys_of_beir_qrels(head: FileHead) -> bool:
 
 
 def has_ids_alone(head: FileHead) -> bool:
-    """JSON records with a query and a passage, and without a text."""
+    """JSON records with the ids of a query and a passage, and without a text."""
     return {"qid", "docid"} <= head.keys and head.keys.isdisjoint({"text", "contents"})
 
 
@@ -346,7 +355,7 @@ def document_list_key(record: Mapping[str, Any]) -> str | None:
 def has_document_list(head: FileHead) -> bool:
     """JSON records of a document whose text is a list: token ids, or spans."""
     key = document_list_key(head.fields)
-    if key == "spans":
+    if key == "spans":  # a passage may have spans beside its text
         return "text" not in head.keys
     return key is not None
 
@@ -357,7 +366,7 @@ def has_generated_queries(head: FileHead) -> bool:
 
 
 def has_docid_with_text(head: FileHead) -> bool:
-    """JSON records with a passage, to which a query may belong."""
+    """JSON records with a passage and the id of a query, but not that query's text."""
     return {"docid", "qid", "text"} <= head.keys and head.keys.isdisjoint({"query", "question"})
 
 
@@ -424,7 +433,7 @@ def has_qrels_header(head: FileHead) -> bool:
 
 
 def _table_of_header(head: FileHead) -> Table | None:
-    """Return which of the two a header is that runs and qrels may have in common."""
+    """Return whether a file's header is that of a run or of qrels; None for another, or none."""
     header = head.header(Table.RUN) or head.header(Table.QRELS)
     if header is None:
         return None
@@ -520,7 +529,8 @@ def has_csv_header_of_queries(head: FileHead) -> bool:
     columns = columns_by_meaning(head.csv_cells, Table.QUERIES)
     if not head.is_named_csv or not has_required_columns(columns.keys(), Table.QUERIES):
         return False
-    return column_of(columns.get(Column.QUERY, "text"), Table.CORPUS) is None
+    query_name = columns.get(Column.QUERY)
+    return query_name is not None and column_of(query_name, Table.CORPUS) is None
 
 
 def has_csv_header_of_corpus(head: FileHead) -> bool:
@@ -553,6 +563,7 @@ def is_named_csv(head: FileHead) -> bool:
 
 
 def _names_query_and_positive(cells: Sequence[str]) -> bool:
+    """Return whether a query and a positive are among the names; others may be of any meaning."""
     meanings = {column_of(cell, Table.TRAINING) for cell in cells}
     return {Column.QUERY, Column.POSITIVE} <= meanings
 
@@ -566,7 +577,7 @@ def has_sentence_header(head: FileHead) -> bool:
 
 
 def has_blank(rows: Iterable[Sequence[str]]) -> bool:
-    """Return whether a column of some rows has a blank, which ids have not."""
+    """Return whether a cell of some rows has a blank: it is a text then, and no id."""
     return any(" " in cell for cell in chain.from_iterable(rows))
 
 
@@ -582,8 +593,10 @@ def has_hit_columns(head: FileHead) -> bool:
         return False
     if terms[1] == "Q0":
         return True
-    is_tag_alone = len(terms) == 6 or terms[1] == "0"
-    return is_tag_alone and is_number(terms[3])
+    has_more_columns = len(terms) > 6
+    if has_more_columns and terms[1] != "0":
+        return False
+    return is_number(terms[3])
 
 
 def has_judgment_columns(head: FileHead) -> bool:
@@ -643,7 +656,8 @@ def has_number_last(head: FileHead) -> bool:
     _, text = head.record_line
     if "\t" not in text:
         return True
-    if text != head.line:  # below comments, which are among the head's rows
+    is_below_comments = text != head.line
+    if is_below_comments:  # they are among the head's rows, too, and may have any number of cells
         return text.count("\t") == 2
     return has_three_ids(head)
 
@@ -672,7 +686,7 @@ def has_rank_after_tabs(head: FileHead) -> bool:
 
 
 def counts_ranks(head: FileHead) -> bool:
-    """Three columns in the first line; where there are three, the last counts for each query."""
+    """Three columns, of which the last counts within each query, up to a line of other width."""
     hits_by_query: Counter[str] = Counter()
     for terms in islice(head.records(), RANKED_LINES):
         if len(terms) != 3:
@@ -1041,7 +1055,7 @@ RULES_OF_A_KIND: Sequence[Rule] = (
 
 
 def recognise(head: FileHead, kinds: AbstractSet[Kind] = frozenset()) -> Rule | None:
-    r"""Return the first rule that holds of a file, which is of one of some `kinds` if given.
+    r"""Return the first rule that holds of a file, among those of `kinds` if any are given.
 
     >>> rule = recognise(FileHead(b"q1\td1\td2\n"))
     >>> rule.looks_like, rule.formats[Kind.TRAINING]
@@ -1111,6 +1125,7 @@ def is_folder_of_texts(names: AbstractSet[str]) -> bool:
     """Files in `.txt` or `.md` alone, beside folders."""
     visible_names = [name for name in names if not name.startswith(".")]
     has_text = any(is_named(name, *TEXT_ENDINGS) for name in visible_names)
+    # a name without a suffix is taken for a folder's
     has_other_file = any(
         Path(name).suffix and not is_named(name, *TEXT_ENDINGS) for name in visible_names
     )
@@ -1211,10 +1226,10 @@ def kind_of_name(name: str) -> Kind | None:
 def possible_kinds(source: str) -> AbstractSet[Kind]:
     """Return what a dataset's name, a folder or a file may hold."""
     path = Path(source)
-    is_dataset_name = ":" in source and not path.exists()
-    if is_dataset_name and source.startswith(HUB):
+    has_prefix = ":" in source and not path.exists()  # irds:NAME, beir:NAME, hf:NAME
+    if has_prefix and source.startswith(HUB):
         return DATASET | {Kind.TRAINING}
-    if is_dataset_name:
+    if has_prefix:
         return DATASET
     if path.is_dir():
         return _kinds_of_folder(path)
@@ -1240,16 +1255,18 @@ def _kinds_of_folder(folder: Path) -> AbstractSet[Kind]:
 
 def _kinds_of_file(path: Path) -> AbstractSet[Kind]:
     """Return what a file may hold, by its first bytes."""
-    with files.open_ahead(path, part="train") as (head, _):
-        rule = recognise(FileHead(head, path.name))
+    # the rows of a table (Parquet) are opened as JSON lines
+    with files.open_ahead(path, part="train") as (data, _):
+        rule = recognise(FileHead(data, path.name))
     return set() if rule is None else rule.formats.keys()
 
 
 def detect_run_or_qrels(name: str) -> Kind | None:
     """Return whether a source is a run or qrels; None for one that can be read only once.
 
-    A file that could be both is what its name says, or else a run. Raises an InputError for a file
-    that is neither.
+    A file that could be both is what its name says; else a JSON object of scores is a run if one of
+    them has a fraction, and any other file is what its rule names first. Raises an InputError for a
+    file that is neither.
     """
     path = Path(name)
     if name == files.STREAM:
@@ -1282,7 +1299,7 @@ def _is_dataset_name(name: str) -> bool:
 
 
 def may_be_run_or_qrels(name: str) -> bool:
-    """Return whether a source is a JSON object of numbers, whose name does not say of which kind.
+    """Return whether a source is a JSON object of numbers whose name does not say if it is a run.
 
     False for what can be read only once.
     """

@@ -19,8 +19,8 @@ from denserk.io.column_names import Column
 WORD = 8  # bytes of an id that one number holds
 LONGEST_ID = 8 * WORD  # bytes; hits with longer ids are lists
 RANK_DIGITS = 18  # at most, as where a run is read line by line; 10**18 also fits into an int64
-# A column that begins with a zero and has more digits. There is a pattern for each separator,
-# as a search for one that begins with fixed bytes is many times faster.
+# A column of more than RANK_DIGITS digits whose first one is a zero. There is a pattern for each
+# separator, as a search for one that begins with fixed bytes is many times faster.
 PADDED_NUMBERS = [
     re.compile(separator + b"0[0-9]{%d}" % RANK_DIGITS) for separator in (b" ", b"\n")
 ]
@@ -29,7 +29,7 @@ MANY_HITS = 64  # hits of a query from which columns are quicker than lists
 HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # 2**64 by the golden ratio, odd: it spreads all bits
 
 Words = NDArray[np.uint64]  # (W, K): column k is the id of hit k, in W numbers
-# Of a big-endian number, the bits of its first 0 to 8 bytes: what an id fills of its last word.
+# At n, the bits of the first n bytes of a big-endian number: an id with n bytes left fills these.
 FILLED_BITS = np.array([(1 << 64) - (1 << (64 - 8 * size)) for size in range(WORD + 1)], np.uint64)
 
 
@@ -120,9 +120,9 @@ class HitColumns(NamedTuple):
         return self.as_lists().repeated_row()
 
 
-def keys_of(words: Words) -> Words:
+def keys_of(words: Words) -> NDArray[np.uint64]:
     """Return a number for each id, equal for equal ids and seldom for others: (K,)."""
-    keys: Words = words[0]
+    keys: NDArray[np.uint64] = words[0]
     for next_words in words[1:]:
         keys = (keys * HASH_FACTOR) ^ next_words
     return keys
@@ -142,9 +142,10 @@ def words_of(docids: Collection[str], count: int) -> Words:
 
 
 def words_between(codes: NDArray[np.uint8], starts: NDArray[np.int32]) -> Words:
-    """Return the words of ids that stand one behind the other in bytes: see `HitColumns`.
+    """Return the words, (W, K), of K ids that stand one behind the other: see `HitColumns`.
 
-    No id may be longer than `LONGEST_ID`.
+    `codes` are the bytes of their text, `starts`, (K + 1,), the positions in it. No id may be
+    longer than `LONGEST_ID`.
     """
     lengths = np.diff(starts)
     # the last id is read to the end of the words that the longest one has
@@ -157,13 +158,13 @@ def words_between(codes: NDArray[np.uint8], starts: NDArray[np.int32]) -> Words:
         first_byte = number * WORD
         words[number] = windows[starts[:-1] + first_byte]
         # where the id has fewer than 8 bytes left, the others are those of the next id
-        size = np.clip(lengths - first_byte, 0, WORD)
-        words[number] &= FILLED_BITS[size]
+        remaining_bytes = np.clip(lengths - first_byte, 0, WORD)
+        words[number] &= FILLED_BITS[remaining_bytes]
     return words
 
 
 def join_hits(hits_of_blocks: Sequence[RankedList | HitColumns]) -> RankedList | HitColumns:
-    """Return the hits of a query, which come from blocks that follow each other, as one."""
+    """Return the hits of a query, which go on from block to block, as one object."""
     if len(hits_of_blocks) == 1:
         return hits_of_blocks[0]
     columns = [hits for hits in hits_of_blocks if isinstance(hits, HitColumns)]
@@ -185,7 +186,7 @@ def _join_lists(lists: Sequence[RankedList]) -> RankedList:
 
 
 def _join_columns(columns: Sequence[HitColumns]) -> HitColumns:
-    """Return hits of one query as one, whose ids have their own text."""
+    """Return hits of one query as one object with a text of its ids alone."""
     texts: list[str] = []
     lengths: list[NDArray[np.int32]] = []
     for hits in columns:
@@ -255,7 +256,10 @@ class RankedWords:
         return RankedWords(self.words[:, rows], self.scores[rows])
 
     def packed(self) -> bytes:
-        """Return the hits as bytes, which `unpacked` reads: their number, scores and words."""
+        """Return the hits as bytes, which `unpacked` reads: their number, scores and words.
+
+        Number and scores have 8 bytes each, as words have.
+        """
         return b"".join([len(self).to_bytes(WORD), self.scores.tobytes(), self.words.tobytes()])
 
     @classmethod
@@ -277,8 +281,8 @@ NO_HITS = RankedWords(np.empty((1, 0), np.uint64), np.empty(0))  # W = 1: ids ha
 class HitBlock(NamedTuple):
     """The hits of a block of lines, column by column."""
 
-    qids: list[str]  # of consecutive lines
-    ends: list[int]  # for each of them, the row after its last hit
+    qids: list[str]  # one for each stretch of consecutive lines of a query
+    ends: list[int]  # for each of these, the row after its last hit
     docids: bytes  # without anything between them
     starts: NDArray[np.int32]  # of the ids, and the end of the last one
     scores: NDArray[np.float64]
@@ -289,7 +293,7 @@ class HitBlock(NamedTuple):
         Queries with few hits come as lists, which need fewer steps a query.
         """
         text = self.docids.decode("ascii")
-        has_few_hits = len(self.scores) < MANY_HITS * len(self.qids)  # a query, on average
+        has_few_hits = len(self.scores) < MANY_HITS * len(self.qids)  # on average of the queries
         has_long_ids = np.diff(self.starts).max() > LONGEST_ID
         if has_few_hits or has_long_ids:
             return self._lists_by_query(text, first_line)
@@ -322,7 +326,7 @@ def read_block(text: bytes, order: Sequence[Column], *, has_ranks: bool) -> HitB
     which also finds the error. A block that passes the checks is read to the same hits: its lines
     have no white space but one separator between columns, pyarrow takes only lines with as many
     columns as `order`, no query begins like a comment, and each score is a finite number, which
-    pyarrow rounds as Python does. With `has_ranks` a score is the negative of a whole number.
+    pyarrow rounds as Python does. With `has_ranks` a hit has a rank, whose negative is its score.
     """
     if b"\t" in text:
         text = text.replace(b"\t", b" ")

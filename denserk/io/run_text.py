@@ -16,13 +16,14 @@ GROUP = 4  # bytes
 Groups = NDArray[np.uint32]  # (K, G): the bytes of K texts, in groups of four
 
 DIGITS = 9  # significant digits of the format ".9g"
-SCORES = f".{DIGITS}g"
+SCORE_FORMAT = f".{DIGITS}g"
 LOWEST_POWER = -4  # power of ten of the first digit from which this format has no exponent
 HIGHEST_POWER = 2  # and up to which the digits before the point and a sign fit into a group
 DECIMALS = DIGITS - 1 - LOWEST_POWER  # at most: 12, which are three groups
-# What makes a score a whole number of 9 digits, by the power of its first digit from the lowest on
+# Times which a score is a number of 9 digits before the point, for each power of its first digit
 SCALES = 10.0 ** (DIGITS - 1 - np.arange(LOWEST_POWER, HIGHEST_POWER + 1))
-# A product of up to 10**9 is rounded by less than 1e-7; so near to a half it may have been one.
+# A product of up to 10**9 is rounded by less than 1e-7. One that is nearer than this to the middle
+# of two whole numbers may have been that middle, or beyond it.
 UNCERTAIN = 1e-5
 WHOLES = 10 ** (HIGHEST_POWER + 1)  # how many numbers may stand before the point
 FOUR_DIGITS = 10_000  # how many numbers four decimals may be
@@ -52,7 +53,10 @@ FOUR_DECIMALS = np.concatenate([FOLLOWED, LAST])[:, 0]
 
 
 def as_words(hits: Sequence[tuple[str, float]] | RankedWords) -> RankedWords | None:
-    """Return hits as columns; None if their ids have no words, or so few are as quick as lines."""
+    """Return hits as columns.
+
+    Returns None for few hits, for which lines are as quick, and for ids that have no words.
+    """
     if isinstance(hits, RankedWords):
         return hits
     if len(hits) < MANY_HITS:
@@ -64,9 +68,9 @@ def as_words(hits: Sequence[tuple[str, float]] | RankedWords) -> RankedWords | N
 
 
 def id_words(docids: Sequence[str]) -> Words | None:
-    """Return the words of ids: see `HitColumns`.
+    """Return the words of K ids, (W, K): see `HitColumns`.
 
-    Returns None unless ids are ASCII without zero bytes, up to `LONGEST_ID`; and without any id.
+    Returns None unless ids are ASCII without zero bytes, up to `LONGEST_ID`, and one is not empty.
     """
     text = "".join(docids)
     if not text.isascii() or "\0" in text:
@@ -113,19 +117,20 @@ def _constant(text: str) -> Groups:
 
 
 def _ranks(count: int) -> Groups:
-    """Return the ranks from 1 to `count` with the blanks around them."""
+    """Return the groups of the ranks from 1 to `count` with the blanks around them: (count, G)."""
     next_power_of_two = 1 << (count - 1).bit_length()
     return _table_of_ranks(next_power_of_two)[:count]
 
 
 @lru_cache(8)  # powers of two are few, and one table serves queries of about as many hits
 def _table_of_ranks(count: int) -> Groups:
+    """Return the groups of the ranks from 1 to `count`, which has the most digits: (count, G)."""
     groups = _groups_for(len(f" {count} "))
     return _grouped((f" {rank} " for rank in range(1, count + 1)), groups)
 
 
 def score_groups(scores: NDArray[np.float64]) -> Groups:
-    r"""Return the groups of finite scores, each formatted as by `format(score, SCORES)`.
+    r"""Return the groups, (K, 5), of finite scores as `format(score, SCORE_FORMAT)` writes them.
 
     A score x of 10**p <= x < 10**(p + 1) has the digits of the whole number nearest to
     x * 10**(8 - p). The product is rounded: where it is near the middle of two whole numbers, or
@@ -152,7 +157,7 @@ def score_groups(scores: NDArray[np.float64]) -> Groups:
     numbers *= is_certain  # 0 for the others, which may be too large for the tables of digits
     groups = _decimal_groups(numbers, scales, scores < 0)
     if not is_certain.all():
-        texts = (format(score, SCORES) for score in scores[~is_certain].tolist())
+        texts = (format(score, SCORE_FORMAT) for score in scores[~is_certain].tolist())
         groups[~is_certain] = _grouped(texts, groups.shape[1])
     return groups
 
@@ -160,7 +165,7 @@ def score_groups(scores: NDArray[np.float64]) -> Groups:
 def _decimal_groups(
     numbers: NDArray[np.float64], scales: NDArray[np.float64], is_negative: NDArray[np.bool_]
 ) -> Groups:
-    """Return the groups of numbers divided by scales, which are powers of ten up to 10**12.
+    """Return the groups, (K, 5), of numbers divided by scales: powers of ten up to 10**12.
 
     They are the sign with the digits before the point, the point, and the decimals without zeros
     at the end. All steps are exact: doubles hold whole numbers of 15 digits, and a quotient of

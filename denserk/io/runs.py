@@ -672,7 +672,7 @@ def _write_trec(results: Results, tag: str, score_format: str) -> Iterator[str |
     for qid, hits in results:
         # `trec_lines` fills columns up with zero bytes and drops them all: no text may have one
         has_zero_byte = "\0" in f"{qid}{tag}"
-        may_be_columns = score_format == run_text.SCORES and not has_zero_byte
+        may_be_columns = score_format == run_text.SCORE_FORMAT and not has_zero_byte
         columns = run_text.as_words(hits) if may_be_columns else None
         if columns is not None:
             yield run_text.trec_lines(qid, columns, tag)

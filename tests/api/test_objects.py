@@ -4,6 +4,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,6 +89,14 @@ def test_a_pickled_index_of_terms_is_opened_again():
     opened_index = pickle.loads(pickle.dumps(index))
     assert type(opened_index) is denserk.BM25
     assert opened_index.search(QUERIES) == index.search(QUERIES)
+
+
+def test_an_index_of_terms_is_not_built_where_no_path_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    no_path: Any = 7
+    with pytest.raises(UsageError, match="output: found 7, expected text"):
+        denserk.BM25.build(CORPUS, output=no_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 SPAWNED = """

@@ -16,7 +16,7 @@ from denserk.errors import InputError, OutputError
 from denserk.io import run_columns, run_text, runs
 from denserk.io.files import ScratchRecords
 from denserk.io.run_columns import HitColumns, RankedWords
-from denserk.io.run_text import SCORES, as_words, id_words, score_groups
+from denserk.io.run_text import SCORE_FORMAT, as_words, id_words, score_groups
 from denserk.io.runs import RunLookup, read_run, read_run_hits, read_run_scores, write_run
 
 NEVER = 1 << 60
@@ -189,7 +189,7 @@ def formatted(scores):
     )
 )
 def test_scores_are_formatted_as_by_python(scores):
-    assert formatted(scores) == [format(score, SCORES) for score in scores.tolist()]
+    assert formatted(scores) == [format(score, SCORE_FORMAT) for score in scores.tolist()]
 
 
 def test_many_scores_are_formatted_as_by_python():
@@ -198,7 +198,7 @@ def test_many_scores_are_formatted_as_by_python():
         scores = generator.standard_normal(5000) * 10.0**power
         halves = np.round(scores, 8) + 5e-9  # near the middle of two numbers
         for values in (scores, halves, scores.astype(np.float32).astype(np.float64)):
-            assert formatted(values) == [format(score, SCORES) for score in values.tolist()]
+            assert formatted(values) == [format(score, SCORE_FORMAT) for score in values.tolist()]
 
 
 TEXTS = st.text(st.sampled_from("ab1#é\0-"), min_size=1, max_size=20)
