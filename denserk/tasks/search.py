@@ -135,7 +135,7 @@ def open_collection(index: MilvusIndex) -> OpenedIndex:
         index=index,
         ids=index.names,
         manifests=(index.manifest,),
-        vectors_per_passage=index.size,
+        vectors_per_passage=index.vectors_per_passage,
     )
 
 
