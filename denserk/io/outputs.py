@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from enum import Enum
 from fnmatch import fnmatchcase
 from glob import glob, has_magic
 from pathlib import Path
@@ -515,6 +516,8 @@ def _holds_runs(folder: Path) -> bool:
 def named_paths(*values: Any) -> Iterator[Path]:
     """Yield the existing files and folders among the values of options, also nested ones."""
     for value in values:
+        if isinstance(value, Enum):
+            continue  # `--type bm25` names no file, also where there is one of that name
         if isinstance(value, str | Path):
             yield from _existing_paths(str(value))
         elif isinstance(value, Mapping):

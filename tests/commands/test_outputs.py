@@ -96,6 +96,12 @@ def test_a_folder_is_replaced_only_if_denserk_made_all_of_it_and_it_holds_no_inp
     assert contents(folder) == before
 
 
+def test_an_output_may_have_the_name_of_a_choice(folder):
+    command = [*FOLDERS["bm25"], "bm25"]
+    assert run(command) == 0
+    assert run([*command, "--overwrite"]) == 0
+
+
 @pytest.mark.parametrize("listed", [3, None, {"index": 1}, [3]])
 def test_a_broken_list_of_an_export_names_the_file_that_is_not_in_it(folder, listed, capfd):
     command = [*FOLDERS["convert vectors"], "out"]
