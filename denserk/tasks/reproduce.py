@@ -17,7 +17,7 @@ from typing import Any
 from denserk.config import retrieval
 from denserk.config.analysis import Step
 from denserk.config.options import from_json
-from denserk.errors import DenserkError, MismatchError
+from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.io import manifest as manifests
 from denserk.io.blocks import texts_sha256
 from denserk.io.corpus import read_passages
@@ -105,6 +105,7 @@ class Reproduction:
         changed = self.changed_file(path, manifest.contents.get("sha256"))
         topics = made_from.get("topics")
         if topics:
+            _refuse_typed_queries(path, topics)
             same_topics = partial(has_same_topics, topics, made_from.get("qrels"))
             changed += self.changed_input(topics["name"], same_topics)
         model = self.walk_model(made_from.get("model"))
@@ -262,6 +263,15 @@ def changed_or_unreadable(name: str, compare_input: Callable[[], bool | None]) -
     except (DenserkError, OSError) as error:
         return [str(error)]
     return [f"{name} has changed"] if is_same is False else []
+
+
+def _refuse_typed_queries(run: str, topics: Mapping[str, Any]) -> None:
+    """Raise a UsageError for a run of `search --query`, which records no texts."""
+    if topics["name"] is None:
+        raise UsageError(
+            f"{run} cannot be searched again: its queries were typed (--query) and not recorded",
+            "search with --topics FILE for a run that can be reproduced",
+        )
 
 
 def has_same_topics(topics: Mapping[str, Any], qrels: str | None) -> bool:

@@ -239,6 +239,14 @@ def test_vectors_that_were_encoded_after_the_index_are_named(folder, tmp_path):
         index(input=tmp_path / "vectors", output=built, resume=True)
 
 
+@pytest.mark.usefixtures("folder")
+def test_a_run_of_typed_queries_says_what_to_search_with(tmp_path):
+    search(index="terms", query=["the moon"], output=tmp_path / "run")
+    with pytest.raises(UsageError, match="typed") as caught:
+        command(run=tmp_path / "run")
+    assert "--topics" in str(caught.value.hint)
+
+
 def test_tokenised_text_beside_a_model_is_not_written_again(tmp_path, monkeypatch, caplog):
     runs = []
 
