@@ -152,7 +152,9 @@ class Evaluation:
         per_query: {measure: {query id: value}}, or that of each run by name.
         comparison: {run: {measure: difference}} from the baseline, with `mean`, the confidence
             interval `low` to `high`, the `effect` size, `p` and the `corrected` p-value, `wins`,
-            `ties` and `losses`; empty without a baseline.
+            `ties` and `losses`; `detectable`, the smallest true difference that these queries show
+            with a chance of 80 %, by a t test at `level`; `needed_queries`, how many show the mean
+            with that chance where they do not yet. Empty without a baseline.
         result: all of it, as the tables show it.
     """
 
@@ -369,9 +371,12 @@ def _evaluation(
     result: "EvaluationResult", baseline: str | None, settings: ComparisonSettings
 ) -> Evaluation:
     """Return the measures of all runs by name, and their differences from the baseline."""
+    from denserk.tasks.evaluation_outputs import check_correction
+
     summary: dict[str, Any] = {run.name: dict(run.summary) for run in result.runs}
     per_query: dict[str, PerQuery] = {run.name: run.per_query for run in result.runs}
     if baseline is None:
+        check_correction(settings)
         return Evaluation(summary, dict(per_query), {}, result)
     from denserk.evaluation.significance import compare
 

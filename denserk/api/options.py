@@ -427,14 +427,15 @@ class EvaluateOptions(MeasureOptions, OverwriteOptions, CorpusOptions, total=Fal
 
     test: Literal["t", "randomisation"]
     """Paired significance test. [default: 't']"""
-    correction: Literal["holm", "bonferroni", "none"]
-    """Correction of p-values and confidence intervals for multiple tests. [default: 'holm']"""
+    correction: Literal["holm", "bonferroni", "tukey", "none"]
+    """Correction of p-values and confidence intervals for multiple tests; tukey: randomised Tukey
+    HSD of all runs, in place of test. [default: 'holm']"""
     alpha: float
     """Significance level; the confidence level of the intervals is 1 - alpha. [default: 0.05]"""
     permutations: int
-    """randomisation: number of permutations. [default: 100000]"""
+    """randomisation, tukey: number of permutations. [default: 100000]"""
     test_seed: int
-    """randomisation: random seed. [default: 42]"""
+    """randomisation, tukey: random seed. [default: 42]"""
     report: PathName | None
     """Write an HTML report, DIR/index.html: tables, curves, and queries with their hits and the
     relevant passages that were missed; report_ids='QID' chooses queries. [default: None]"""

@@ -133,7 +133,7 @@ class AnswerSettings(Settings):
 
 PREVIOUS = "previous"  # --baseline: of each run the one before it
 PairedTest = StrEnum("PairedTest", "T RANDOMISATION")
-Correction = StrEnum("Correction", "HOLM BONFERRONI NONE")
+Correction = StrEnum("Correction", "HOLM BONFERRONI TUKEY NONE")
 
 
 class ComparisonSettings(Settings):
@@ -148,13 +148,21 @@ class ComparisonSettings(Settings):
     test: PairedTest = PairedTest.T
     """Paired significance test."""
     correction: Correction = Correction.HOLM
-    """Correction of p-values and confidence intervals for multiple tests."""
+    """Correction of p-values and confidence intervals for multiple tests; tukey: randomised Tukey
+    HSD of all runs, in place of --test."""
     alpha: float = option(0.05, above=0, below=1)
     """Significance level; the confidence level of the intervals is 1 - alpha."""
     permutations: int = setting(100_000, at_least=1)
-    """randomisation: number of permutations."""
+    """randomisation, tukey: number of permutations."""
     test_seed: int = setting(42)
-    """randomisation: random seed."""
+    """randomisation, tukey: random seed."""
+
+    def _check(self) -> None:
+        if self.seeds and self.correction is Correction.TUKEY:
+            raise UsageError(
+                "--seeds and --correction tukey exclude each other",
+                "--seeds tests pairs of systems; correct them by --correction holm",
+            )
 
 
 class PageSettings(Settings):

@@ -26,6 +26,15 @@ class Difference:
     ties: int
     losses: int
     corrected: float  # the p-value after the correction
+    # what these queries can show: see `power.with_power`
+    level: float = math.nan  # of the test after the correction
+    detectable: float = math.nan  # the smallest true difference that is probably significant
+    needed_queries: int | None = None  # to show the mean, if it is true and not yet significant
+
+    @property
+    def query_count(self) -> int:
+        """Return the number of queries that both runs have a value for."""
+        return self.wins + self.ties + self.losses
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,14 @@ class Comparison:
     settings: ComparisonSettings
     differences: Mapping[str, Mapping[str, Difference]]
     spread: Mapping[tuple[str, str], float] = field(default_factory=dict)  # of (run, measure)
+
+    @property
+    def test_count(self) -> int:
+        """Return the number of tests that have a p-value: those that a correction counts."""
+        p_values = []
+        for differences in self.differences.values():
+            p_values += [difference.p for difference in differences.values()]
+        return sum(not math.isnan(p) for p in p_values)
 
     def significant(self, run: str, measure: str) -> bool:
         """Return whether a difference has a corrected p-value below alpha.

@@ -2,12 +2,13 @@
 
 The t-test and the randomisation test are those that Smucker, Allan and Carterette, "A Comparison of
 Statistical Significance Tests for Information Retrieval Evaluation" (2007), recommend; Holm's
-correction is from "A Simple Sequentially Rejective Multiple Test Procedure" (1979).
+correction is from "A Simple Sequentially Rejective Multiple Test Procedure" (1979). Randomised
+Tukey HSD is in `inference`.
 """
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
@@ -16,15 +17,23 @@ from numpy.typing import NDArray
 
 from denserk.config.evaluation import PREVIOUS, ComparisonSettings, Correction, PairedTest
 from denserk.errors import UsageError
+from denserk.evaluation.inference import (
+    DIGITS,
+    critical_range,
+    level_of_width,
+    permuted_ranges,
+    range_p_value,
+)
 from denserk.evaluation.measures import Measure, is_mean
+from denserk.evaluation.power import with_power
 from denserk.evaluation.results import Comparison, Difference, RunResult
+from denserk.reporting import track
 
 Differences = NDArray[np.float64]  # (N,) run minus baseline, one for each query
 PerQuery = Mapping[str, Mapping[str, float]]  # measure -> query id -> value
 
 BLOCK = 1 << 22  # random signs in memory at once
 MOST_RUNS = 12  # of two systems over seeds; they are divided in at most 924 ways
-DIGITS = 12  # of a difference; smaller ones come from the order of a sum
 
 
 def compare(
@@ -37,7 +46,8 @@ def compare(
     """Test every other run against the baseline, and correct all tests together.
 
     The baseline "previous" is of each run the one before it. Two runs are compared on the queries
-    that both have a value for. `systems` are runs over seeds.
+    that both have a value for; by Tukey's test, on those that all runs have a value for. `systems`
+    are runs over seeds, of which no power is known.
     """
     baseline_of = _baselines(list(runs), baseline)
     if baseline == PREVIOUS and baseline not in runs:
@@ -45,6 +55,8 @@ def compare(
     if not baseline_of:
         raise UsageError(f"--baseline {baseline} is the only run", "name a run to compare with it")
     compared_measures = [str(measure) for measure in measures if is_mean(measure)]
+    if settings.correction is Correction.TUKEY:
+        runs = _on_common_queries(runs, compared_measures)
     tests: list[_Test] = []
     spread: dict[tuple[str, str], float] = {}
     for run, baseline_run in baseline_of.items():
@@ -58,10 +70,15 @@ def compare(
                 p = seeds_p_value(system, baseline_system, measure, settings)
                 spread[run, measure] = _common_spread(system, baseline_system, measure)
             tests.append(_Test(run, measure, sample, p))
-    factors = correction_factors([test.p for test in tests], settings.correction)
+    if settings.correction is Correction.TUKEY:
+        outcomes = _tukey_outcomes(tests, runs, settings)
+    else:
+        outcomes = _corrected_outcomes(tests, settings)
     differences: dict[str, dict[str, Difference]] = {run: {} for run in baseline_of}
-    for test, factor in zip(tests, factors, strict=True):
-        difference = describe(test.sample, test.p, factor, settings.alpha)
+    for test, outcome in zip(tests, outcomes, strict=True):
+        difference = describe(test.sample, test.p, outcome)
+        if systems is None:
+            difference = with_power(difference, test.sample, outcome.level, settings.alpha)
         differences[test.run][test.measure] = difference
     return Comparison(baseline, settings, differences, spread)
 
@@ -73,6 +90,15 @@ class _Test(NamedTuple):
     measure: str
     sample: Differences
     p: float
+
+
+class Outcome(NamedTuple):
+    """What a test says after the correction."""
+
+    corrected: float  # the p-value
+    low: float  # of the interval
+    high: float
+    level: float  # of the t test that stands for it in questions of power
 
 
 def _baselines(runs: Sequence[str], baseline: str) -> dict[str, str]:
@@ -256,27 +282,103 @@ def correction_factors(p_values: Sequence[float], correction: Correction) -> lis
     return factors
 
 
-def describe(differences: Differences, p: float, factor: float, alpha: float) -> Difference:
-    """Describe the differences of a run from a baseline, tested with a p-value and its factor.
+def _corrected_outcomes(tests: Sequence[_Test], settings: ComparisonSettings) -> Iterator[Outcome]:
+    """Yield the outcomes of tests whose p-values are multiplied by the factors of a correction.
 
-    The interval is that of level 1 - alpha / factor, so that the interval of a t-test excludes 0
-    exactly where the corrected p-value is below alpha.
+    An interval is of level 1 - alpha / factor, so that the interval of a t-test excludes 0 exactly
+    where the corrected p-value is below alpha.
     """
+    p_values = [test.p for test in tests]
+    factors = correction_factors(p_values, settings.correction)
+    level = _level_of_power(p_values, settings)
+    for test, factor in zip(tests, factors, strict=True):
+        bounds = t_test(test.sample).confidence_interval(1 - settings.alpha / factor)
+        corrected = test.p if math.isnan(test.p) else min(1.0, factor * test.p)
+        yield Outcome(corrected, float(bounds.low), float(bounds.high), level)
+
+
+def _level_of_power(p_values: Sequence[float], settings: ComparisonSettings) -> float:
+    """Return the level at which a difference is significant whatever the other tests say.
+
+    Of m tests it is alpha / m by Bonferroni's correction, and by Holm's, whose first step it is:
+    later steps have higher levels, but only after the smaller p-values were significant.
+    """
+    test_count = sum(not math.isnan(p) for p in p_values)
+    if settings.correction is Correction.NONE or test_count == 0:
+        return settings.alpha
+    return settings.alpha / test_count
+
+
+def _on_common_queries(
+    runs: Mapping[str, PerQuery], measures: Sequence[str]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the values of the queries for which all runs have one, in the same order."""
+    common: dict[str, dict[str, dict[str, float]]] = {run: {} for run in runs}
+    for measure in measures:
+        values_by_run = {run: per_query[measure] for run, per_query in runs.items()}
+        qids = list(next(iter(values_by_run.values())))
+        for values in values_by_run.values():
+            qids = [qid for qid in qids if qid in values]
+        for run, values in values_by_run.items():
+            common[run][measure] = {qid: values[qid] for qid in qids}
+    return common
+
+
+def _tukey_outcomes(
+    tests: Sequence[_Test], runs: Mapping[str, PerQuery], settings: ComparisonSettings
+) -> Iterator[Outcome]:
+    """Yield the outcomes of randomised Tukey HSD, over all runs for each measure.
+
+    Several measures are corrected by Bonferroni: within a measure more than one pair may differ,
+    and Holm's later steps would then not keep the level over all of them.
+    """
+    measures = list(dict.fromkeys(test.measure for test in tests))
+    measure_count = len(measures)
+    ranges_by_measure = {}
+    unit_count = measure_count * settings.permutations
+    with track("permuting runs within queries", unit_count, "permutations") as progress:
+        for measure in measures:
+            rows = [list(per_query[measure].values()) for per_query in runs.values()]
+            ranges_by_measure[measure] = permuted_ranges(
+                np.array(rows), settings.permutations, settings.test_seed, progress.advance
+            )
+    for test in tests:
+        ranges = ranges_by_measure[test.measure]
+        half_width = critical_range(ranges, settings.alpha / measure_count)
+        yield _tukey_outcome(test, ranges, half_width, measure_count)
+
+
+def _tukey_outcome(
+    test: _Test, ranges: Differences, half_width: float, measure_count: int
+) -> Outcome:
+    """Return what the ranges of all runs' means, ascending, say of the difference of two."""
+    query_count = len(test.sample)
+    if query_count < 2:
+        return Outcome(math.nan, math.nan, math.nan, math.nan)
+    mean = float(test.sample.mean())
+    corrected = min(1.0, measure_count * range_p_value(mean, ranges))
+    low = round(mean - half_width, DIGITS)
+    high = round(mean + half_width, DIGITS)
+    deviation = float(test.sample.std(ddof=1))
+    return Outcome(corrected, low, high, level_of_width(half_width, deviation, query_count))
+
+
+def describe(differences: Differences, p: float, outcome: Outcome) -> Difference:
+    """Describe the differences of a run from a baseline, and the outcome of their test."""
     query_count = len(differences)
     mean = float(differences.mean()) if query_count > 0 else math.nan
-    bounds = t_test(differences).confidence_interval(1 - alpha / factor)
     wins = int((differences > 0).sum())
     losses = int((differences < 0).sum())
     return Difference(
         mean=mean,
-        low=float(bounds.low),
-        high=float(bounds.high),
+        low=outcome.low,
+        high=outcome.high,
         effect=_effect(differences, mean),
         p=p,
         wins=wins,
         ties=query_count - wins - losses,
         losses=losses,
-        corrected=p if math.isnan(p) else min(1.0, factor * p),
+        corrected=outcome.corrected,
     )
 
 

@@ -11,7 +11,15 @@ import orjson
 from denserk.config.benchmarks import groups_within
 from denserk.config.evaluation import Correction, OutputFormat, ReportSettings
 from denserk.errors import UsageError
+from denserk.evaluation.inference import POWER
 from denserk.evaluation.measures import Measure, is_count, trec_spelling
+from denserk.evaluation.power import (
+    VERDICT_NOTES,
+    has_power,
+    is_undecided,
+    power_note,
+    verdict,
+)
 from denserk.evaluation.results import (
     BenchmarksResult,
     Comparison,
@@ -93,6 +101,7 @@ def tables(result: Result, report: ReportSettings) -> list[Table]:
     result_tables = [_measures_table(result, measures, report)]
     if isinstance(result, EvaluationResult) and result.comparison is not None:
         result_tables.append(_differences_table(result.comparison, report.places))
+        result_tables += _undecided_tables(result.comparison)
     if result.published:
         result_tables.append(_published_table(result.published, measures))
     return result_tables
@@ -116,21 +125,25 @@ def difference_note(comparison: Comparison) -> str:
     test = f"paired {settings.test} test"
     if settings.seeds:
         test = "permutation of runs within queries, and beyond the spread over seeds"
-    test_count = _test_count(comparison)
+    test_count = comparison.test_count
     correction = ""
-    if test_count > 1 and settings.correction is not Correction.NONE:
+    if settings.correction is Correction.TUKEY:
+        test = f"randomised Tukey HSD{_tukey_families(comparison)}"
+    elif test_count > 1 and settings.correction is not Correction.NONE:
         name = settings.correction.capitalize()
         correction = f"; {name} correction of p and interval for {test_count} tests"
     level = f"p < {settings.alpha:g}"
     return f"{DAGGER} differs from {comparison.baseline} ({level}; {test}{correction})"
 
 
-def _test_count(comparison: Comparison) -> int:
-    """Return the number of tests that have a p-value, which are those that a correction counts."""
-    p_values = []
+def _tukey_families(comparison: Comparison) -> str:
+    """Return how Tukey's test of all runs is corrected for measures, as a part of a sentence."""
+    measures: set[str] = set()
     for differences in comparison.differences.values():
-        p_values += [difference.p for difference in differences.values()]
-    return sum(not math.isnan(p) for p in p_values)
+        measures.update(differences)
+    if len(measures) > 1:
+        return f" of all runs; Bonferroni correction for {len(measures)} measures"
+    return " of all runs"
 
 
 def _latex_tables(result: Result, report: ReportSettings) -> list[str]:
@@ -166,14 +179,16 @@ def _measures_caption(result: Result, table: Table, report: ReportSettings) -> s
 def _significance_sentence(comparison: Comparison) -> str:
     """Return what a dagger means in a caption: the baseline, the test, alpha, the correction."""
     settings = comparison.settings
-    test_count = _test_count(comparison)
+    test_count = comparison.test_count
     if test_count == 0:
         return f"No difference from {comparison.baseline} could be tested."
     test = f"two-sided paired {settings.test} test"
     if settings.seeds:
         test = "permutation of runs within queries, and beyond the spread over seeds"
+    if settings.correction is Correction.TUKEY:
+        test = f"randomised Tukey HSD{_tukey_families(comparison)}"
     details = f"{test}; p < {settings.alpha:g}"
-    if test_count > 1:
+    if test_count > 1 and settings.correction is not Correction.TUKEY:
         correction = f"{settings.correction.capitalize()} correction"
         if settings.correction is Correction.NONE:
             correction = "no correction"
@@ -336,11 +351,37 @@ def _differences_table(comparison: Comparison, places: int) -> Table:
     for run, differences in comparison.differences.items():
         for measure, difference in differences.items():
             differs = comparison.significant(run, measure)
-            rows.append(_difference_row(run, measure, difference, places, differs=differs))
+            row = _difference_row(run, measure, difference, places, differs=differs)
+            if has_power(comparison):
+                row = (*row, Cell(_detectable_text(difference, places)))
+            rows.append(row)
     interval = f"{100 * (1 - comparison.settings.alpha):g}% interval"
     header = ("run", "measure", "difference", interval, "d", "p", "+/=/-")
     effects = "d: Cohen's d of the paired differences; +/=/-: queries better, equal, worse"
-    return Table(header, 2, tuple(rows), (difference_note(comparison), effects))
+    notes = (difference_note(comparison), effects)
+    if has_power(comparison):
+        header = (*header, "detectable")
+        notes = (*notes, power_note(comparison))
+    return Table(header, 2, tuple(rows), notes)
+
+
+def _detectable_text(difference: Difference, places: int) -> str:
+    """Return the smallest difference that queries show; "-" where nothing is known of it."""
+    if math.isnan(difference.detectable):
+        return "-"
+    return f"{difference.detectable:.{places}f}"
+
+
+def _undecided_tables(comparison: Comparison) -> list[Table]:
+    """Return a table of what would decide the undecided differences; none without any."""
+    rows = []
+    for run, differences in comparison.differences.items():
+        for measure, difference in differences.items():
+            if is_undecided(comparison, run, measure):
+                rows.append((Cell(run), Cell(measure), Cell(verdict(difference))))
+    if not rows:
+        return []
+    return [Table(("run", "measure", "undecided"), 3, tuple(rows), VERDICT_NOTES)]
 
 
 def _difference_row(
@@ -419,6 +460,10 @@ def _difference_lines(comparison: Comparison, places: int) -> Iterator[tuple[str
                 "ties": str(difference.ties),
                 "losses": str(difference.losses),
             }
+            if has_power(comparison):
+                statistics["detectable"] = _detectable_text(difference, places)
+            if difference.needed_queries is not None:
+                statistics["needed_queries"] = str(difference.needed_queries)
             for statistic, text in statistics.items():
                 yield run, f"{measure}:{statistic}", text
 
@@ -486,6 +531,7 @@ def _comparison_object(comparison: Comparison) -> dict[str, Any]:
         "test": settings.test,
         "correction": settings.correction,
         "alpha": settings.alpha,
+        "power": POWER,
         "runs": comparison.differences,
     }
 

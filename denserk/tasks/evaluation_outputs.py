@@ -5,7 +5,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from denserk.config.evaluation import PREVIOUS, EvalSettings, PageSettings, ReportSources
+from denserk.config.evaluation import (
+    PREVIOUS,
+    ComparisonSettings,
+    Correction,
+    EvalSettings,
+    PageSettings,
+    ReportSources,
+)
 from denserk.errors import UsageError
 from denserk.evaluation.results import EvaluationResult, RunResult
 
@@ -26,6 +33,15 @@ def check_report_ids(settings: PageSettings, result: EvaluationResult) -> None:
         check_query_ids(settings.report_ids, result)
 
 
+def check_correction(settings: ComparisonSettings) -> None:
+    """Raise a UsageError for a test of all runs without a baseline, which would print nothing."""
+    if settings.correction is Correction.TUKEY:
+        raise UsageError(
+            "--correction tukey: no baseline",
+            "add --baseline RUN or --baseline previous: the pairs that are printed",
+        )
+
+
 def with_statistics(
     result: EvaluationResult, runs: Sequence[str], settings: EvalSettings
 ) -> EvaluationResult:
@@ -38,6 +54,7 @@ def with_statistics(
     if settings.seeds:
         result = over_seeds(result)
     if settings.baseline is None:
+        check_correction(settings)
         return result
     from denserk.evaluation.significance import compare
 
