@@ -4,7 +4,6 @@ scipy is imported inside of functions, because most evaluations do not need it.
 """
 
 import math
-import warnings
 from bisect import bisect_left
 from collections.abc import Callable
 from itertools import permutations as all_orders
@@ -20,32 +19,36 @@ DIGITS = 12  # of a difference; smaller ones come from the order of a sum
 # distribution, as in Cohen, "Statistical Power Analysis for the Behavioral Sciences" (1988).
 
 POWER = 0.8  # of a planned comparison, by convention
-MOST_QUERIES = 1 << 62
+MOST_QUERIES = 1 << 50
+LEAST_LEVEL_OF_TWO = 1e-4  # below it, the power of two queries takes seconds to compute
 
 
 def paired_power(difference: float, deviation: float, query_count: int, level: float) -> float:
     """Return the chance that a two-sided paired t test at `level` detects a true difference.
 
     `difference` and `deviation` are the true mean and standard deviation of the paired
-    differences. NaN below two queries.
+    differences. NaN below two queries, and of two queries at a level below 0.0001.
 
     >>> round(paired_power(0.05, 0.25, 200, 0.05), 3)
     0.804
     """
     from scipy.stats import nct, t
 
-    if query_count < 2 or math.isnan(deviation) or not level > 0:
+    if query_count < _fewest_queries(level) or math.isnan(deviation) or not level > 0:
         return math.nan
     if deviation == 0:
         return 1.0 if difference else level
     freedom = query_count - 1
     critical_value = t.isf(level / 2, freedom)
     noncentrality = abs(difference) / deviation * math.sqrt(query_count)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of two queries at a level below 0.0001
-        upper_tail = nct.sf(critical_value, freedom, noncentrality)
-        lower_tail = nct.sf(critical_value, freedom, -noncentrality)
+    upper_tail = nct.sf(critical_value, freedom, noncentrality)
+    lower_tail = nct.sf(critical_value, freedom, -noncentrality)
     return float(upper_tail + lower_tail)
+
+
+def _fewest_queries(level: float) -> int:
+    """Return the fewest queries of which a test at a level has a power."""
+    return 2 if level >= LEAST_LEVEL_OF_TWO else 3
 
 
 def smallest_difference(
@@ -54,7 +57,7 @@ def smallest_difference(
     """Return the smallest true difference that a two-sided paired t test at `level` detects.
 
     It detects that difference with a chance of `power`, if the paired differences have this
-    standard deviation. NaN below two queries.
+    standard deviation. NaN where `paired_power` is.
 
     >>> round(smallest_difference(0.25, 200, 0.05), 4)
     0.0498
@@ -63,7 +66,7 @@ def smallest_difference(
     """
     from scipy.optimize import brentq
 
-    if query_count < 2 or math.isnan(deviation) or not level > 0:
+    if query_count < _fewest_queries(level) or math.isnan(deviation) or not level > 0:
         return math.nan
     if deviation == 0 or power <= level:
         return 0.0
@@ -90,18 +93,18 @@ def needed_queries(difference: float, deviation: float, level: float, power: flo
     >>> needed_queries(0.05, 0.25, 0.05)
     199
     """
-    if not difference or not math.isfinite(difference) or not math.isfinite(deviation):
+    sizes_are_known = math.isfinite(difference) and math.isfinite(deviation)
+    if not sizes_are_known or difference**2 * MOST_QUERIES <= deviation**2:
         raise ValueError(f"no number of queries shows {difference} (deviation {deviation})")
 
-    def detected_power(query_count: int) -> float:
+    def power_of(query_count: int) -> float:
         return paired_power(difference, deviation, query_count, level)
 
-    most_queries = 2
-    while detected_power(most_queries) < power:
-        most_queries *= 2
-        if most_queries > MOST_QUERIES:
-            raise ValueError(f"no number of queries shows {difference} (deviation {deviation})")
-    return bisect_left(range(most_queries), power, lo=2, key=detected_power)
+    fewest_queries = _fewest_queries(level)
+    enough_queries = fewest_queries
+    while power_of(enough_queries) < power:
+        enough_queries *= 2
+    return bisect_left(range(enough_queries), power, lo=fewest_queries, key=power_of)
 
 
 def level_of_width(half_width: float, deviation: float, query_count: int) -> float:

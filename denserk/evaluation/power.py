@@ -97,8 +97,9 @@ def round_up(count: int) -> int:
     >>> round_up(7), round_up(231), round_up(5612)
     (7, 240, 5700)
     """
-    unit = 10 ** max(0, len(str(count)) - 2)
-    return math.ceil(count / unit) * unit
+    digits = len(str(count))
+    unit = int(10.0 ** max(0, digits - 2))
+    return -(-count // unit) * unit
 
 
 def power_note(comparison: Comparison) -> str:

@@ -351,18 +351,18 @@ def _differences_table(comparison: Comparison, places: int) -> Table:
     for run, differences in comparison.differences.items():
         for measure, difference in differences.items():
             differs = comparison.significant(run, measure)
-            row = _difference_row(run, measure, difference, places, differs=differs)
+            cells = _difference_row(run, measure, difference, places, differs=differs)
             if has_power(comparison):
-                row = (*row, Cell(_detectable_text(difference, places)))
-            rows.append(row)
+                cells = (*cells, Cell(_detectable_text(difference, places)))
+            rows.append(cells)
     interval = f"{100 * (1 - comparison.settings.alpha):g}% interval"
-    header = ("run", "measure", "difference", interval, "d", "p", "+/=/-")
+    header = ["run", "measure", "difference", interval, "d", "p", "+/=/-"]
     effects = "d: Cohen's d of the paired differences; +/=/-: queries better, equal, worse"
-    notes = (difference_note(comparison), effects)
+    notes = [difference_note(comparison), effects]
     if has_power(comparison):
-        header = (*header, "detectable")
-        notes = (*notes, power_note(comparison))
-    return Table(header, 2, tuple(rows), notes)
+        header.append("detectable")
+        notes.append(power_note(comparison))
+    return Table(tuple(header), 2, tuple(rows), tuple(notes))
 
 
 def _detectable_text(difference: Difference, places: int) -> str:
