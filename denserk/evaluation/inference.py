@@ -107,6 +107,30 @@ def needed_queries(difference: float, deviation: float, level: float, power: flo
     return bisect_left(range(enough_queries), power, lo=fewest_queries, key=power_of)
 
 
+# The t test's power is that of normal differences. By replays of simulated and real differences it
+# is right within 3 points of 80 % where the means of samples have so little skewness and kurtosis.
+MOST_SKEWNESS = 0.08  # of the mean: that of the differences / sqrt(N)
+MOST_KURTOSIS = 0.25  # of the mean, in excess of the normal one: that of the differences / N
+
+
+def roughness(differences: Floats) -> float:
+    """Return how far the power for differences, (N,), is from exact: above 1, over 3 points.
+
+    That of M queries like these is sqrt(N / M) times as high. NaN without deviation.
+
+    >>> differences = np.array([0.0] * 58 + [0.5, 1.0])
+    >>> roughness(differences) > 1, roughness(np.linspace(-1, 1, 60)) < 1
+    (True, True)
+    """
+    query_count = len(differences)
+    if query_count < 2 or not np.ptp(differences):
+        return math.nan
+    scaled = (differences - differences.mean()) / differences.std()
+    skewness = abs(float((scaled**3).mean())) / math.sqrt(query_count)
+    kurtosis = max(0.0, float((scaled**4).mean()) - 3) / query_count
+    return max(skewness / MOST_SKEWNESS, math.sqrt(kurtosis / MOST_KURTOSIS))
+
+
 def level_of_width(half_width: float, deviation: float, query_count: int) -> float:
     """Return the level of the paired t test whose interval is as wide as another one.
 

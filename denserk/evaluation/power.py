@@ -7,7 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.evaluation import Correction
-from denserk.evaluation.inference import POWER, needed_queries, smallest_difference
+from denserk.evaluation.inference import (
+    POWER,
+    needed_queries,
+    roughness,
+    smallest_difference,
+)
 from denserk.evaluation.results import Comparison, Difference
 
 # More queries than this share of those at hand are no advice.
@@ -34,6 +39,7 @@ def with_power(
         difference,
         level=level,
         detectable=smallest_difference(deviation, query_count, level),
+        roughness=roughness(sample),
         needed_queries=needed,
     )
 
@@ -78,7 +84,19 @@ def verdict(difference: Difference) -> str:
     more_queries = needed - difference.query_count
     if more_queries <= 0:
         return "too few queries or permutations for this test"
-    return f"about {round_up(more_queries):,} more queries would show {short(difference.mean)}"
+    about = "very roughly" if difference.is_rough(needed) else "about"
+    return f"{about} {round_up(more_queries):,} more queries would show {short(difference.mean)}"
+
+
+def detectable_text(difference: Difference, places: int) -> str:
+    """Return the smallest difference that queries show.
+
+    It is "-" where nothing is known of it, and has a "~" where it is rough.
+    """
+    if math.isnan(difference.detectable):
+        return "-"
+    mark = "~" if difference.is_rough(difference.query_count) else ""
+    return f"{mark}{difference.detectable:.{places}f}"
 
 
 def short(difference: float) -> str:
@@ -102,12 +120,17 @@ def round_up(count: int) -> int:
     return -(-count // unit) * unit
 
 
-def power_note(comparison: Comparison) -> str:
+def power_notes(comparison: Comparison) -> list[str]:
     """Return what the smallest differences that queries show are, and by which test."""
-    return (
+    notes = [
         f"detectable: smallest true difference that so many queries show in {100 * POWER:g} % of "
         f"samples ({_reference_test(comparison)})"
-    )
+    ]
+    for differences in comparison.differences.values():
+        for difference in differences.values():
+            if difference.is_rough(difference.query_count):
+                return [*notes, "~: rough, as few queries differ, or some differ far more"]
+    return notes
 
 
 def _reference_test(comparison: Comparison) -> str:

@@ -29,12 +29,17 @@ class Difference:
     # what these queries can show: see `power.with_power`
     level: float = math.nan  # of the test after the correction
     detectable: float = math.nan  # the smallest true difference that is probably significant
+    roughness: float = math.nan  # of the power; above 1 it may be off by more than 3 points
     needed_queries: int | None = None  # to show the mean, if it is true and not yet significant
 
     @property
     def query_count(self) -> int:
         """Return the number of queries that both runs have a value for."""
         return self.wins + self.ties + self.losses
+
+    def is_rough(self, query_count: int) -> bool:
+        """Return whether the power of so many queries may be off by more than 3 points."""
+        return self.roughness * math.sqrt(self.query_count / query_count) > 1
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from denserk.evaluation.inference import POWER
 from denserk.evaluation.measures import Measure, is_count, trec_spelling
 from denserk.evaluation.power import (
     VERDICT_NOTES,
+    detectable_text,
     has_power,
     is_undecided,
-    power_note,
+    power_notes,
     verdict,
 )
 from denserk.evaluation.results import (
@@ -353,7 +354,7 @@ def _differences_table(comparison: Comparison, places: int) -> Table:
             differs = comparison.significant(run, measure)
             cells = _difference_row(run, measure, difference, places, differs=differs)
             if has_power(comparison):
-                cells = (*cells, Cell(_detectable_text(difference, places)))
+                cells = (*cells, Cell(detectable_text(difference, places)))
             rows.append(cells)
     interval = f"{100 * (1 - comparison.settings.alpha):g}% interval"
     header = ["run", "measure", "difference", interval, "d", "p", "+/=/-"]
@@ -361,15 +362,8 @@ def _differences_table(comparison: Comparison, places: int) -> Table:
     notes = [difference_note(comparison), effects]
     if has_power(comparison):
         header.append("detectable")
-        notes.append(power_note(comparison))
+        notes += power_notes(comparison)
     return Table(tuple(header), 2, tuple(rows), tuple(notes))
-
-
-def _detectable_text(difference: Difference, places: int) -> str:
-    """Return the smallest difference that queries show; "-" where nothing is known of it."""
-    if math.isnan(difference.detectable):
-        return "-"
-    return f"{difference.detectable:.{places}f}"
 
 
 def _undecided_tables(comparison: Comparison) -> list[Table]:
@@ -461,7 +455,8 @@ def _difference_lines(comparison: Comparison, places: int) -> Iterator[tuple[str
                 "losses": str(difference.losses),
             }
             if has_power(comparison):
-                statistics["detectable"] = _detectable_text(difference, places)
+                statistics["detectable"] = f"{difference.detectable:.{places}f}"
+                statistics["roughness"] = f"{difference.roughness:.2f}"
             if difference.needed_queries is not None:
                 statistics["needed_queries"] = str(difference.needed_queries)
             for statistic, text in statistics.items():

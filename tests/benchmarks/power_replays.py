@@ -10,6 +10,7 @@ marked where the share of significant replays is off by more than 3 points.
 """
 
 import argparse
+import math
 from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
@@ -24,6 +25,7 @@ from denserk.evaluation.inference import (
     needed_queries,
     permuted_ranges,
     range_p_value,
+    roughness,
     smallest_difference,
 )
 from denserk.evaluation.significance import correction_factors
@@ -53,6 +55,7 @@ class Row(NamedTuple):
     test_count: int
     difference: float
     share: float
+    is_rough: bool  # as `eval` says where it does not trust the power
 
     @property
     def is_kept(self) -> bool:
@@ -68,11 +71,26 @@ class Row(NamedTuple):
             str(self.test_count),
             f"{self.difference:.4f}",
             f"{100 * self.share:.1f}",
+            "rough" if self.is_rough else "",
             "" if self.is_kept else "off",
         )
 
 
-HEADER = ("differences", "promise", "queries", "tests", "true mean", "significant %", "")
+HEADER = (
+    "differences",
+    "promise",
+    "queries",
+    "tests",
+    "true mean",
+    "significant %",
+    "eval says",
+    "replays say",
+)
+
+
+def is_rough(population: Floats, query_count: int) -> bool:
+    """Return whether `eval` calls the power of so many queries rough."""
+    return roughness(population) * math.sqrt(len(population) / query_count) > 1
 
 
 def populations(random: np.random.Generator) -> dict[str, Floats]:
@@ -137,7 +155,8 @@ def replay_smallest(
     level = ALPHA / test_count
     difference = smallest_difference(float(population.std()), query_count, level)
     share = share_significant(population, difference, query_count, level, replays, random)
-    return Row(group_of(name), name, "smallest", query_count, test_count, difference, share)
+    rough = is_rough(population, query_count)
+    return Row(group_of(name), name, "smallest", query_count, test_count, difference, share, rough)
 
 
 def replay_needed(
@@ -152,7 +171,9 @@ def replay_needed(
     level = ALPHA / test_count
     query_count = needed_queries(difference, float(population.std()), level)
     share = share_significant(population, difference, query_count, level, replays, random)
-    return Row(group_of(name), name, "needed", query_count, test_count, abs(difference), share)
+    rough = is_rough(population, query_count)
+    size = abs(difference)
+    return Row(group_of(name), name, "needed", query_count, test_count, size, share, rough)
 
 
 def group_of(name: str) -> str:
@@ -160,27 +181,24 @@ def group_of(name: str) -> str:
     return "real runs" if any(f" {measure} " in name for measure in MEASURES) else name
 
 
-SUMMARY_HEADER = ("differences", "queries", "rows", "within 3 points", "significant %")
-BANDS = ((2, 19), (20, 99), (100, 299), (300, LARGEST_SAMPLE))
+SUMMARY_HEADER = ("differences", "eval says", "rows", "within 3 points", "significant %")
 
 
 def summary_rows(rows: list[Row]) -> Iterator[tuple[str, ...]]:
-    """Yield how many rows of a group keep the promise, by number of queries."""
+    """Yield how many rows of a group keep the promise, where `eval` trusts it and where not."""
     for group in dict.fromkeys(row.group for row in rows):
-        for lowest, highest in BANDS:
-            members = [
-                row for row in rows if row.group == group and lowest <= row.query_count <= highest
-            ]
+        for rough in (False, True):
+            members = [row for row in rows if row.group == group and row.is_rough == rough]
             if not members:
                 continue
             shares = [100 * row.share for row in members]
             kept_count = sum(row.is_kept for row in members)
             yield (
                 group,
-                f"{lowest:,} to {highest:,}",
+                "rough" if rough else "",
                 str(len(members)),
                 str(kept_count),
-                f"{min(shares):.0f} to {max(shares):.0f}",
+                f"{min(shares):.1f} to {max(shares):.1f}",
             )
 
 
@@ -263,7 +281,9 @@ def holm_rows(all_runs: list[Runs], replays: int) -> Iterator[Row]:
         null_differences[0] += difference
         share = share_by_holm(null_differences, replays, random)
         name = f"{runs.collection} {runs.measure}, others null"
-        yield Row("real runs, Holm", name, "smallest", query_count, test_count, difference, share)
+        rough = is_rough(differences[0], query_count)
+        group = "real runs, Holm"
+        yield Row(group, name, "smallest", query_count, test_count, difference, share, rough)
 
 
 def share_by_holm(differences: Floats, replays: int, random: np.random.Generator) -> float:
