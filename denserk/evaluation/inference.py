@@ -1,0 +1,190 @@
+"""Statistics of per-query values, on arrays alone."""
+
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from denserk.errors import UsageError
+
+Values = NDArray[np.float64]  # (N,) of a measure, one for each query
+
+
+# Sequential comparison: which systems may be the best, valid at any time
+#
+# Test by betting: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by
+# betting" (2024). A player who bets a share b of the capital on every query multiplies it by
+# 1 + b * difference. If the mean difference is not above 0, the expected capital never exceeds 1,
+# and by Ville's inequality it ever reaches 1 / alpha with a probability of at most alpha.
+
+BETS = np.array([0.0625, 0.125, 0.25, 0.5, 0.95])  # equal parts of the capital, one for each bet
+
+
+class Interval(NamedTuple):
+    """Bounds of a mean difference."""
+
+    low: float
+    high: float
+
+
+class SequentialComparison:
+    """Compare systems on a growing number of queries, and drop those that are not the best.
+
+    After each block of queries, a system is dropped if the evidence against its being the best
+    reaches 1 / alpha. A system with the highest mean over the population of queries is ever dropped
+    with a probability of at most alpha, however many systems, blocks and looks there are. Blocks
+    may have any size, and may end at any time for any reason.
+
+    Assumed: queries are a random sample in random order, so that what came before says nothing
+    about the mean of what comes next; and values lie between 0 and 1. Of several systems that are
+    equally good, each is dropped with a probability of at most alpha.
+
+    >>> comparison = SequentialComparison(["good", "bad"])
+    >>> comparison.add({"good": np.ones(4), "bad": np.zeros(4)})
+    >>> comparison.remaining
+    ('good', 'bad')
+    >>> comparison.add({"good": np.ones(4), "bad": np.zeros(4)})
+    >>> comparison.remaining, comparison.dropped
+    (('good',), {'bad': 8})
+    """
+
+    def __init__(self, systems: Sequence[str], alpha: float = 0.05) -> None:
+        if len(systems) < 2 or len(set(systems)) < len(systems):
+            raise UsageError(f"two or more different systems are compared, not {list(systems)}")
+        if not 0 < alpha < 1:
+            raise UsageError(f"alpha is between 0 and 1, not {alpha}")
+        self.systems = tuple(systems)
+        self.alpha = alpha
+        self.query_count = 0
+        self.remaining = self.systems
+        self.dropped: dict[str, int] = {}  # system -> number of queries after which it was dropped
+        self._values: dict[str, Values] = {system: np.empty(0) for system in systems}
+        # of each bet on "the first system is better than the second"; (bets,)
+        self._log_capital: dict[tuple[str, str], Values] = {}
+        for pair in combinations(systems, 2):
+            self._log_capital[pair] = np.zeros(len(BETS))
+            self._log_capital[pair[::-1]] = np.zeros(len(BETS))
+
+    def add(self, values: Mapping[str, Values]) -> None:
+        """Add a block: the values of each remaining system on the same queries in the same order.
+
+        Values of dropped systems are ignored. The order of queries within a block has no effect.
+        """
+        block = {system: _checked(system, values) for system in self.remaining}
+        sizes = {system: len(system_values) for system, system_values in block.items()}
+        if len(set(sizes.values())) > 1:
+            raise UsageError(f"the systems have values of different numbers of queries: {sizes}")
+        self.query_count += sizes[self.remaining[0]]
+        for system, system_values in block.items():
+            self._values[system] = np.concatenate([self._values[system], system_values])
+        for first, second in combinations(self.remaining, 2):
+            differences = block[first] - block[second]
+            self._log_capital[first, second] += _log_growth(differences)
+            self._log_capital[second, first] += _log_growth(-differences)
+        self._drop()
+
+    def _drop(self) -> None:
+        """Drop all systems with enough evidence against them, but never the leader."""
+        leader = self.leader
+        worse = [
+            system
+            for system in self.remaining
+            if system != leader and self._log_evidence(system) >= -math.log(self.alpha)
+        ]
+        for system in worse:
+            self.dropped[system] = self.query_count
+        self.remaining = tuple(system for system in self.remaining if system not in worse)
+
+    @property
+    def means(self) -> dict[str, float]:
+        """The mean of each system over the queries that it has values of; NaN without queries."""
+        means = {}
+        for system, values in self._values.items():
+            means[system] = float(values.mean()) if len(values) > 0 else math.nan
+        return means
+
+    @property
+    def leader(self) -> str:
+        """The remaining system with the highest mean; of equal ones, the first."""
+        sums = {system: math.fsum(self._values[system]) for system in self.remaining}
+        return max(self.remaining, key=sums.__getitem__)
+
+    def evidence(self, system: str) -> float:
+        """Return the e-value against "this system is the best".
+
+        It is the mean, over all other systems, of the capital won by bets on "the other system is
+        better". What was bet on a system that is dropped stays as it was then. The expectation for
+        the best system is at most 1, at any time.
+        """
+        return math.exp(min(self._log_evidence(system), math.log(sys.float_info.max)))
+
+    def _log_evidence(self, system: str) -> float:
+        others = [other for other in self.systems if other != system]
+        return _log_mean([_log_mean(self._log_capital[other, system]) for other in others])
+
+    def interval(self, system: str) -> Interval:
+        """Return bounds of the mean difference of a system from the leader.
+
+        With a probability of 1 - alpha the bounds of all systems hold together after every block,
+        whichever system leads. They are two-sided and for all pairs, hence wider than what drops a
+        system: the bounds of a dropped system may contain 0. A dropped system is compared on the
+        queries that it has values of.
+        """
+        if system == self.leader:
+            return Interval(0.0, 0.0)
+        values = self._values[system]
+        differences = values - self._values[self.leader][: len(values)]
+        one_sided_tests = len(self.systems) * (len(self.systems) - 1)
+        log_threshold = math.log(one_sided_tests / self.alpha)
+        low = _lower_bound(differences, log_threshold)
+        high = -_lower_bound(-differences, log_threshold)
+        return Interval(low, high)
+
+
+def _checked(system: str, values: Mapping[str, Values]) -> Values:
+    """Return the values of a system in a block."""
+    if system not in values:
+        raise UsageError(f"the block has no values of {system}, which is not dropped")
+    system_values = np.asarray(values[system], dtype=np.float64)
+    for value in system_values:
+        if not 0 <= value <= 1:
+            raise UsageError(f"{system} has the value {value}; values are between 0 and 1")
+    return system_values
+
+
+def _log_growth(differences: Values, mean: float = 0.0) -> Values:
+    """Return the logarithm of what each bet on "the mean is higher" multiplies its capital by.
+
+    differences: (N,) between -1 and 1 -> (bets,). A whole stake can be lost, but no more: the
+    difference that is furthest below the mean, -1, costs the stake.
+    """
+    returns = (differences - mean) / (1 + mean)  # -1 or more
+    growth: Values = np.log1p(np.outer(BETS, returns)).sum(1)
+    return growth
+
+
+def _log_mean(logarithms: Sequence[float] | Values) -> float:
+    """Return the logarithm of the mean of numbers that are given by their logarithms.
+
+    >>> round(math.exp(_log_mean([math.log(1), math.log(3)])), 12)
+    2.0
+    """
+    return float(np.logaddexp.reduce(logarithms)) - math.log(len(logarithms))
+
+
+def _lower_bound(differences: Values, log_threshold: float) -> float:
+    """Return the highest mean that bets on "the mean is higher" disprove; -1 if there is none."""
+    from scipy.optimize import brentq
+
+    def log_excess(mean: float) -> float:
+        return _log_mean(_log_growth(differences, mean)) - log_threshold
+
+    lowest = -1 + 1e-9
+    if len(differences) == 0 or log_excess(lowest) <= 0:
+        return -1.0
+    # the capital falls with the mean that is tested, and has not grown at the observed mean
+    return float(brentq(log_excess, lowest, differences.mean()))
