@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -69,11 +69,8 @@ class SequentialComparison:
         self.remaining = self.systems
         self.dropped: dict[str, int] = {}  # system -> number of queries after which it was dropped
         self._values: dict[str, Values] = {system: np.empty(0) for system in systems}
-        # of each bet on "the first system is better than the second"; (bets,)
-        self._log_capital: dict[tuple[str, str], Values] = {}
-        for pair in combinations(systems, 2):
-            self._log_capital[pair] = np.zeros(len(BETS))
-            self._log_capital[pair[::-1]] = np.zeros(len(BETS))
+        # (bets,) for each pair: what the bets on "the first is better than the second" have become
+        self._log_capital = {pair: np.zeros(len(BETS)) for pair in permutations(systems, 2)}
 
     def add(self, values: Mapping[str, Values]) -> None:
         """Add a block: the values of each remaining system on the same queries in the same order.
@@ -87,14 +84,16 @@ class SequentialComparison:
         self.query_count += sizes[self.remaining[0]]
         for system, system_values in block.items():
             self._values[system] = np.concatenate([self._values[system], system_values])
-        for first, second in combinations(self.remaining, 2):
-            differences = block[first] - block[second]
-            self._log_capital[first, second] += _log_growth(differences)
-            self._log_capital[second, first] += _log_growth(-differences)
+        for better, worse in permutations(self.remaining, 2):
+            differences = block[better] - block[worse]
+            self._log_capital[better, worse] += _log_growth(differences)
         self._drop()
 
     def _drop(self) -> None:
-        """Drop all systems with enough evidence against them, but never the leader."""
+        """Drop all systems with enough evidence against them.
+
+        Never the leader: bets on systems that are dropped may still count against it.
+        """
         leader = self.leader
         worse = [
             system

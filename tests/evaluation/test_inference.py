@@ -155,8 +155,8 @@ def test_intervals_hold_what_bets_do_not_disprove(blocks: list[list[Query]]) -> 
         if len(values) > 0:
             assert interval.low <= (values - common).mean() <= interval.high
         for mean in np.linspace(-0.99, 0.99, 23):
-            below = literal_capital(values, common, mean)
-            above = literal_capital(common, values, -mean)
+            below = literal_capital(values.tolist(), common.tolist(), mean)
+            above = literal_capital(common.tolist(), values.tolist(), -mean)
             is_disproved = max(below, above) >= 3 * 2 / 0.05
             assert is_disproved == (not interval.low < mean < interval.high)
 
