@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from denserk.errors import UsageError
-from denserk.evaluation.inference import BETS, Interval, SequentialComparison
+from denserk.evaluation.inference import BETS, STAKES, Interval, SequentialComparison
 from tests.benchmarks import choose_replays
 
 # Sequential comparison
@@ -43,8 +43,8 @@ def compared(blocks: Sequence[Sequence[Query]], alpha: float) -> SequentialCompa
 def literal_capital(better: Sequence[float], worse: Sequence[float], mean: float = 0.0) -> float:
     """What bets on "better - worse has a mean above this" turn a capital of 1 into."""
     total = 0.0
-    for bet in BETS:
-        capital = 1 / len(BETS)
+    for bet, stake in zip(BETS, STAKES, strict=True):
+        capital = stake
         for better_value, worse_value in zip(better, worse, strict=True):
             capital *= 1 + bet * (better_value - worse_value - mean) / (1 + mean)
         total += capital
