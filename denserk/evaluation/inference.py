@@ -27,6 +27,7 @@ Values = NDArray[np.float64]  # (N,) of a measure, one for each query
 BETS = np.array([0.1, 0.25, 0.5, 0.99])
 STAKES = np.array([1, 1, 1, 3]) / 6  # parts of the capital that the bets start with
 ROUNDING = 1e-9  # of values that are just above 1
+DIGITS = 12  # of a mean; smaller differences come from the order of a sum
 
 
 class Interval(NamedTuple):
@@ -117,8 +118,8 @@ class SequentialComparison:
     @property
     def leader(self) -> str:
         """The remaining system with the highest mean; of equal ones, the first."""
-        sums = {system: math.fsum(self._values[system]) for system in self.remaining}
-        return max(self.remaining, key=sums.__getitem__)
+        means = self.means
+        return max(self.remaining, key=lambda system: round(means[system], DIGITS))
 
     def evidence(self, system: str) -> float:
         """Return the e-value against "this system is the best".

@@ -73,7 +73,7 @@ def literal_comparison(
                     common = min(len(shown[system]), len(shown[other]))
                     capitals.append(literal_capital(shown[other][:common], shown[system][:common]))
             evidence[system] = sum(capitals) / len(capitals)
-        leader = max(remaining, key=lambda system: math.fsum(shown[system]))
+        leader = max(remaining, key=lambda system: round(math.fsum(shown[system]), 9))
         for system in remaining:
             if system != leader and evidence[system] >= 2 / alpha:
                 dropped[system] = query_count
