@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from denserk.errors import UsageError
 
-Values = NDArray[np.float64]  # (N,) of a measure, one for each query
+Floats = NDArray[np.float64]
+
+DIGITS = 12  # of a mean; smaller differences come from the order of a sum
 
 
 # Sequential comparison: which systems may be the best, valid at any time
@@ -27,7 +29,6 @@ Values = NDArray[np.float64]  # (N,) of a measure, one for each query
 BETS = np.array([0.1, 0.25, 0.5, 0.99])
 STAKES = np.array([1, 1, 1, 3]) / 6  # parts of the capital that the bets start with
 ROUNDING = 1e-9  # of values that are just above 1
-DIGITS = 12  # of a mean; smaller differences come from the order of a sum
 
 
 class Interval(NamedTuple):
@@ -71,11 +72,11 @@ class SequentialComparison:
         self.query_count = 0
         self.remaining = self.systems
         self.dropped: dict[str, int] = {}  # system -> number of queries after which it was dropped
-        self._values: dict[str, Values] = {system: np.empty(0) for system in systems}
+        self._values: dict[str, Floats] = {system: np.empty(0) for system in systems}
         # (bets,) for each pair: what the bets on "the first is better than the second" have become
         self._log_capital = {pair: np.log(STAKES) for pair in permutations(systems, 2)}
 
-    def add(self, values: Mapping[str, Values]) -> None:
+    def add(self, values: Mapping[str, Floats]) -> None:
         """Add a block: the values of each remaining system on the same queries in the same order.
 
         Values of dropped systems are ignored. The order of queries within a block has no effect.
@@ -154,7 +155,7 @@ class SequentialComparison:
         return Interval(low, high)
 
 
-def _checked(system: str, values: Mapping[str, Values]) -> Values:
+def _checked(system: str, values: Mapping[str, Floats]) -> Floats:
     """Return the values of a system in a block, at most 1."""
     if system not in values:
         raise UsageError(f"the block has no values of {system}, which is not dropped")
@@ -166,18 +167,18 @@ def _checked(system: str, values: Mapping[str, Values]) -> Values:
     return np.minimum(system_values, 1.0)
 
 
-def _log_growth(differences: Values, mean: float = 0.0) -> Values:
+def _log_growth(differences: Floats, mean: float = 0.0) -> Floats:
     """Return the logarithm of what each bet on "the mean is higher" multiplies its capital by.
 
     differences: (N,) between -1 and 1 -> (bets,). A whole stake can be lost, but no more: the
     difference that is furthest below the mean, -1, costs the stake.
     """
     returns = (differences - mean) / (1 + mean)  # -1 or more
-    growth: Values = np.log1p(np.outer(BETS, returns)).sum(1)
+    growth: Floats = np.log1p(np.outer(BETS, returns)).sum(1)
     return growth
 
 
-def _log_sum(logarithms: Values) -> float:
+def _log_sum(logarithms: Floats) -> float:
     """Return the logarithm of the sum of numbers that are given by their logarithms.
 
     >>> round(math.exp(_log_sum(np.log([1, 3]))), 12)
@@ -186,7 +187,7 @@ def _log_sum(logarithms: Values) -> float:
     return float(np.logaddexp.reduce(logarithms))
 
 
-def _lower_bound(differences: Values, log_threshold: float) -> float:
+def _lower_bound(differences: Floats, log_threshold: float) -> float:
     """Return the highest mean that bets on "the mean is higher" disprove; -1 if there is none."""
     from scipy.optimize import brentq
 
