@@ -81,6 +81,10 @@ class BoundedMeasure(ABC):
         negative_low, low_is_exact = self.greatest(rows.exchanged(), highest)
         return Bounds(-negative_low, high, high_is_exact & low_is_exact)
 
+    def may_depend_on(self, ranks: Floats) -> bool:
+        """Return whether a difference may depend on a hit, by its ranks in both runs: (2,)."""
+        return True
+
     @abstractmethod
     def greatest(self, rows: Rows, highest: int) -> tuple[Floats, Flags]:
         """Return the greatest differences of the queries (Q,), and which are exact (Q,)."""
@@ -372,6 +376,9 @@ class _Precision(_CountedRelevant):
     """P@k: the relevant share of the first k hits."""
 
     depends_on_others = False
+
+    def may_depend_on(self, ranks: Floats) -> bool:
+        return bool((ranks <= self.cutoff).sum() == 1)
 
     def _denominators(self, rows: Rows) -> tuple[Floats, Floats]:
         query_count, width = rows.grades.shape

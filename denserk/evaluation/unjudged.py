@@ -45,6 +45,36 @@ class ComparedMeasure(NamedTuple):
         return sum(int((query.grades == UNJUDGED).sum()) for query in self.queries)
 
 
+class _Bounding(NamedTuple):
+    """A measure, the name of its provider, and what bounds it; nothing bounds Judged."""
+
+    measure: Measure
+    provider: str
+    bounded: BoundedMeasure | None
+
+
+def bounded_measures(measures: Sequence[Measure]) -> list[_Bounding]:
+    """Return what bounds each measure; a UsageError names those that have no bounds."""
+    provider_of = {}
+    for provider, measures_of_provider in providers_of(measures).items():
+        for measure in measures_of_provider:
+            provider_of[str(measure)] = provider.NAME
+    boundings = []
+    unsupported = []
+    for measure in measures:
+        provider_name = provider_of.get(str(measure), "")
+        bounded = bounded_measure(measure, provider_name)
+        if bounded is None and measure.NAME != JUDGED:
+            unsupported.append(str(measure))
+        boundings.append(_Bounding(measure, provider_name, bounded))
+    if unsupported:
+        raise UsageError(
+            f"--unjudged bounds: no bounds are known of {', '.join(unsupported)}",
+            f"they are of {', '.join(SUPPORTED)}, and not of measures with judged_only",
+        )
+    return boundings
+
+
 class JudgedRuns:
     """Runs, by name, and the judgments that they are evaluated by."""
 
@@ -61,27 +91,13 @@ class JudgedRuns:
 
     def compared(self, measures: Sequence[Measure]) -> list[ComparedMeasure]:
         """Return the measures with their hits; a UsageError names those that have no bounds."""
-        provider_of = {}
-        for provider, measures_of_provider in providers_of(measures).items():
-            for measure in measures_of_provider:
-                provider_of[str(measure)] = provider.NAME
         compared_measures = []
-        unsupported = []
-        for measure in measures:
-            provider_name = provider_of.get(str(measure), "")
-            bounded = bounded_measure(measure, provider_name)
-            if bounded is None and measure.NAME != JUDGED:
-                unsupported.append(str(measure))
-                continue
-            order = _ORDERS.get(provider_name, _trec_order)
-            queries = self._query_hits(order, measure.params.get("cutoff", inf))
-            digits = DIGITS_OF_GDEVAL if provider_name == "gdeval" else None
-            compared_measures.append(ComparedMeasure(measure, bounded, queries, digits))
-        if unsupported:
-            raise UsageError(
-                f"--unjudged bounds: {', '.join(unsupported)} cannot be bounded",
-                f"bounds are computed of {', '.join(SUPPORTED)}, with any relevance level or "
-                "gains, and without judged_only",
+        for bounding in bounded_measures(measures):
+            order = _ORDERS.get(bounding.provider, _trec_order)
+            queries = self._query_hits(order, bounding.measure.params.get("cutoff", inf))
+            digits = DIGITS_OF_GDEVAL if bounding.provider == "gdeval" else None
+            compared_measures.append(
+                ComparedMeasure(bounding.measure, bounding.bounded, queries, digits)
             )
         return compared_measures
 
@@ -145,9 +161,12 @@ _ORDERS: Mapping[str, _Order] = {
 
 
 def bound_measures(
-    result: EvaluationResult, judged_runs: JudgedRuns, baseline: str | None
+    result: EvaluationResult,
+    judged_runs: JudgedRuns,
+    measures: Sequence[Measure],
+    baseline: str | None = None,
 ) -> UnjudgedBounds:
-    """Return the bounds of the measures of a result, and of differences from a baseline.
+    """Return the bounds of measures of a result, and of differences from a baseline.
 
     The runs of the result have the names of `judged_runs`. Without a baseline, the first run is it.
     A mean is over the queries that the result has a value for, and that of a difference over those
@@ -155,7 +174,7 @@ def bound_measures(
     """
     names = list(judged_runs.runs)
     baseline_of = baselines_of(names, baseline or names[0])
-    compared_measures = judged_runs.compared(result.measures)
+    compared_measures = judged_runs.compared(measures)
     values = {run.name: run.per_query for run in result.runs}
     runs: dict[str, dict[str, BoundedValue]] = {name: {} for name in names}
     differences: dict[str, dict[str, BoundedValue]] = {name: {} for name in baseline_of}
