@@ -26,7 +26,7 @@ from denserk.evaluation.unjudged_results import ROUNDING, Interval, JudgingPlan,
 
 RANK_BOUNDS = (3, 10, 30, 100)  # judged hits are counted by their best rank, between these
 STRENGTH = 5.0  # the judged hits of a query that count as much as those of all queries
-MOST_ROWS = 100_000  # queries that are bounded for a simulation
+MOST_ROWS = 40_000  # queries that are bounded for a simulation
 FEWEST_DRAWS = 10
 MOST_DRAWS = 100
 MOST_CELLS = 50_000_000  # passages of the queries that are bounded to rank the pairs

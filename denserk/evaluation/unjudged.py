@@ -183,6 +183,8 @@ def bound_measures(
         for position, name in enumerate(names):
             intervals = _value_intervals(compared, position, judged_runs.highest_grade)
             runs[name][measure] = _value_of_run(compared, values[name][measure], intervals)
+        if compared.bounded is None:
+            continue
         for name, baseline_name in baseline_of.items():
             intervals = difference_intervals(
                 compared, names.index(name), names.index(baseline_name), judged_runs.highest_grade
