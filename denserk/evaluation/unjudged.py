@@ -69,7 +69,7 @@ def bounded_measures(measures: Sequence[Measure]) -> list[_Bounding]:
         boundings.append(_Bounding(measure, provider_name, bounded))
     if unsupported:
         raise UsageError(
-            f"--unjudged bounds: no bounds are known of {', '.join(unsupported)}",
+            f"no bounds over unjudged hits are known of {', '.join(unsupported)}",
             f"they are of {', '.join(SUPPORTED)}, and not of measures with judged_only",
         )
     return boundings
