@@ -28,6 +28,7 @@ from denserk.evaluation.unjudged_results import BoundedValue, Interval, Unjudged
 
 JUDGED = "Judged"  # the measure of the judgments that are there, which no completion changes
 DIGITS_OF_GDEVAL = 5  # to which its script rounds the value of a query
+MOST_GRADES = 1000  # that a completion chooses from
 NEAR = 1e-9  # a bound this near to the value by the qrels is that value
 
 
@@ -87,7 +88,13 @@ class JudgedRuns:
     def highest_grade(self) -> int:
         """The highest grade of the qrels; 0 where none is above."""
         highest_grades = [max(grades.values()) for grades in self.grades.values()]
-        return max(0, *highest_grades)
+        highest = max(0, *highest_grades)
+        if highest > MOST_GRADES:
+            raise UsageError(
+                f"the qrels' highest grade is {highest:,}; bounds over unjudged hits are computed "
+                f"for grades up to {MOST_GRADES:,}"
+            )
+        return highest
 
     def compared(self, measures: Sequence[Measure]) -> list[ComparedMeasure]:
         """Return the measures with their hits; a UsageError names those that have no bounds."""

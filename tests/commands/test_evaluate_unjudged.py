@@ -108,7 +108,10 @@ def test_a_pool_without_grades_is_an_error(files, capsys):
         (["--to-judge", "3"], "--to-judge needs --unjudged"),
         (["--unjudged", "bounds", "--output", "pool.tsv"], "--output needs --to-judge"),
         (["--unjudged", "bounds", "--explain", "q1"], "exclude each other"),
-        (["--unjudged", "bounds", "--format", "trec_eval"], "--format trec_eval has no lines"),
+        (
+            ["--unjudged", "bounds", "--format", "trec_eval", "-m", "P@2"],
+            "--format trec_eval has no lines",
+        ),
         (["--unjudged", "least"], "--unjudged"),
     ],
 )
@@ -119,7 +122,7 @@ def test_wrong_options(arguments, message, capsys):
 
 def test_an_existing_pool_is_not_replaced(files, capsys):
     (files / "pool.tsv").write_text("work of an annotator")
-    assert run([*EVAL, "--to-judge", "3", "--output", "pool.tsv"]) == 1
+    assert run([*EVAL, "--to-judge", "3", "--output", "pool.tsv"]) == 2
     assert (files / "pool.tsv").read_text() == "work of an annotator"
     assert "pool.tsv" in capsys.readouterr().err
 
