@@ -9,7 +9,15 @@ Nothing is printed unless `show_progress` is called, warnings neither: messages 
 """
 
 from denserk.api.encoder import Encoder, encode
-from denserk.api.evaluation import Evaluation, benchmark, evaluate, explain, fuse, rerank
+from denserk.api.evaluation import (
+    Evaluation,
+    benchmark,
+    evaluate,
+    explain,
+    fuse,
+    judgment_bounds,
+    rerank,
+)
 from denserk.api.indexes import BM25, Index
 from denserk.api.progress import show_progress
 from denserk.api.runs import Run
@@ -29,6 +37,7 @@ __all__ = [
     "finetune",
     "fuse",
     "generate",
+    "judgment_bounds",
     "mine_negatives",
     "pretrain",
     "rerank",

@@ -74,6 +74,11 @@ def evaluate(
         from denserk.tasks.evaluate_answers import evaluate_answers
 
         result = evaluate_answers(runs, inputs.answers, inputs.corpus, settings, corpus)
+    elif inputs.unjudged is not None:
+        from denserk.tasks.evaluate_unjudged import evaluate_unjudged
+
+        assert qrels is not None  # --unjudged excludes --answers
+        result = evaluate_unjudged(runs, qrels, settings, settings.baseline, inputs.to_judge)
     else:
         from denserk.tasks.evaluate import evaluate as task
 
@@ -86,7 +91,20 @@ def evaluate(
         corpus=inputs.corpus,
         reading=corpus,
     )
+    if inputs.output is not None:
+        _write_pool(result, inputs.output, sources)
     _finish(result, runs, settings, sources)
+
+
+def _write_pool(result: "EvaluationResult", path: str, sources: ReportSources) -> None:
+    """Write the unjudged hits that --to-judge chose."""
+    from denserk.tasks.evaluate_unjudged import write_pairs
+
+    assert result.unjudged is not None
+    plan = result.unjudged.plan
+    assert plan is not None  # --output needs --to-judge
+    count = write_pairs(path, plan, sources.topics, sources.corpus, sources.reading)
+    logger.info(f"{path}: {count:,} hits to judge; grades go into the third column")
 
 
 def _runs_and_qrels(

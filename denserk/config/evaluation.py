@@ -100,8 +100,8 @@ class EvaluationInput(Settings):
     answers: str | None = option(None, metavar="FILE|DIR|-", needs="corpus")
     """Questions with answers, instead of qrels: a hit is relevant if it contains an answer.
     [default: use the qrels]"""
-    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", needs="answers report")
-    """Passages of the runs, for --answers and --report."""
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", needs="answers report to_judge")
+    """Passages of the runs, for --answers, --report and --to-judge."""
     explain: str | None = option(None, metavar="QID", excludes="answers report baseline min")
     """Print one query as trec_eval, ir_measures, BEIR, MTEB and MS MARCO's script evaluate it.
     Why a run fails on it: --report with --set report-ids=QID."""
@@ -129,6 +129,23 @@ class AnswerSettings(Settings):
     def outputs(self) -> tuple[str, ...]:
         """Return the output files."""
         return tuple(filter(None, (self.write_dpr_json, self.write_pyserini_json)))
+
+
+Unjudged = StrEnum("Unjudged", "BOUNDS")
+
+
+class UnjudgedSettings(Settings):
+    """Unjudged hits: passages that a run returns and that the qrels do not grade."""
+
+    unjudged: Unjudged | None = option(None, excludes="answers explain seeds")
+    """bounds: also print the least and greatest values over all judgments of the unjudged hits, and
+    which differences no judgments could turn. [default: count them as not relevant]"""
+    to_judge: int | None = option(None, metavar="N", at_least=1, needs="unjudged")
+    """Choose at most N unjudged hits whose judgments decide the sign of the first difference that
+    is open, by the first measure; say how many it takes. [default: none]"""
+    output: str | None = option(None, metavar="FILE", needs="to_judge")
+    """Write the hits of --to-judge as a table with an empty column of grades, and with the texts of
+    --topics and --corpus; filled in, it is read as qrels. [default: not written]"""
 
 
 PREVIOUS = "previous"  # --baseline: of each run the one before it
@@ -172,9 +189,10 @@ class PageSettings(Settings):
     """Write an HTML report, DIR/index.html: tables, curves, and queries with their hits and the
     relevant passages that were missed; --set report-ids=QID chooses queries."""
     topics: str | None = option(
-        None, metavar="FILE|DIR|NAME", needs="report write_dpr_json write_pyserini_json"
+        None, metavar="FILE|DIR|NAME", needs="report write_dpr_json write_pyserini_json to_judge"
     )
-    """Topics with the query texts for --report and --write-dpr-json. [default: see the runs]"""
+    """Topics with the query texts for --report, --write-dpr-json and --to-judge. [default: see the
+    runs]"""
     report_ids: tuple[str, ...] = setting(
         (), metavar="QID,QID,...", needs="report", excludes="answers"
     )
@@ -198,7 +216,7 @@ class EvalSettings(
     """Options that `eval` and `benchmark` share."""
 
 
-class EvalInputSettings(EvaluationInput, EvalSettings):
+class EvalInputSettings(EvaluationInput, UnjudgedSettings, EvalSettings):
     """Options of `eval`."""
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from denserk.config import benchmarks as config
 from denserk.config.evaluation import ComparisonSettings
 from denserk.evaluation.measures import Measure
+from denserk.evaluation.unjudged_results import UnjudgedBounds
 
 Run = Mapping[str, Mapping[str, float]]  # query id -> passage id -> score
 Grades = Mapping[str, Mapping[str, int]]  # query id -> passage id -> grade
@@ -113,6 +114,7 @@ class EvaluationResult:
     providers: Mapping[str, tuple[str, ...]]  # provider of ir-measures -> measures it computed
     comparison: Comparison | None = None
     published: tuple[PublishedRow, ...] = ()
+    unjudged: UnjudgedBounds | None = None
 
 
 @dataclass(frozen=True)

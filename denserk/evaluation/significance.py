@@ -49,7 +49,7 @@ def compare(
     that both have a value for; by Tukey's test, on those that all runs have a value for. `systems`
     are runs over seeds, of which no power is known.
     """
-    baseline_of = _baselines(list(runs), baseline)
+    baseline_of = baselines_of(list(runs), baseline)
     if baseline == PREVIOUS and baseline not in runs:
         baseline = "the previous run"
     if not baseline_of:
@@ -101,12 +101,12 @@ class Outcome(NamedTuple):
     level: float  # of the t test that stands for it in questions of power
 
 
-def _baselines(runs: Sequence[str], baseline: str) -> dict[str, str]:
+def baselines_of(runs: Sequence[str], baseline: str) -> dict[str, str]:
     """Return the baseline of each other run.
 
-    >>> _baselines(["a", "b", "c"], "a")
+    >>> baselines_of(["a", "b", "c"], "a")
     {'b': 'a', 'c': 'a'}
-    >>> _baselines(["a", "b", "c"], "previous")
+    >>> baselines_of(["a", "b", "c"], "previous")
     {'b': 'a', 'c': 'b'}
     """
     if baseline == PREVIOUS and baseline not in runs:

@@ -38,6 +38,7 @@ from denserk.evaluation.table_markup import (
     as_markdown,
     as_rich,
 )
+from denserk.evaluation.unjudged_tables import bounds_lines, bounds_object, bounds_tables
 from denserk.reporting import printable
 
 Result = EvaluationResult | BenchmarksResult
@@ -103,6 +104,8 @@ def tables(result: Result, report: ReportSettings) -> list[Table]:
     if isinstance(result, EvaluationResult) and result.comparison is not None:
         result_tables.append(_differences_table(result.comparison, report.places))
         result_tables += _undecided_tables(result.comparison)
+    if isinstance(result, EvaluationResult) and result.unjudged is not None:
+        result_tables += bounds_tables(result.unjudged, report.places)
     if result.published:
         result_tables.append(_published_table(result.published, measures))
     return result_tables
@@ -417,6 +420,8 @@ def _lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
     yield from _value_lines(result, report)
     if isinstance(result, EvaluationResult) and result.comparison is not None:
         yield from _difference_lines(result.comparison, report.places)
+    if isinstance(result, EvaluationResult) and result.unjudged is not None:
+        yield from bounds_lines(result.unjudged, report)
     for row in result.published:
         for measure, text in row.values.items():
             yield row.paper, row.benchmark, row.table, row.system, row.setting, measure, text
@@ -500,6 +505,8 @@ def _evaluation_object(result: EvaluationResult, report: ReportSettings) -> dict
     }
     if result.comparison is not None:
         evaluation["comparison"] = _comparison_object(result.comparison)
+    if result.unjudged is not None:
+        evaluation["unjudged"] = bounds_object(result.unjudged, report)
     return evaluation
 
 
@@ -541,8 +548,16 @@ def _trec_eval(result: Result, report: ReportSettings) -> str:
 
     A line `runid` opens each of several runs; in one run, it opens the summary if it is a measure.
     """
-    if isinstance(result, BenchmarksResult) or result.comparison or result.published:
-        message = "--format trec_eval has no lines for several benchmarks, --baseline or --against"
+    if (
+        isinstance(result, BenchmarksResult)
+        or result.comparison
+        or result.published
+        or result.unjudged
+    ):
+        message = (
+            "--format trec_eval has no lines for several benchmarks, --baseline, --unjudged or "
+            "--against"
+        )
         raise UsageError(message, "choose another format")
     sections = list(_query_sections(result, report))
     is_of_one_run = len(result.runs) == 1

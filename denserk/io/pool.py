@@ -1,0 +1,74 @@
+"""Pools: pairs of a query and a passage with their texts, to be judged by people or a model.
+
+A pool is a table between tabs, whose third column is empty until a grade is filled in. Texts have
+neither tabs nor line ends.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from denserk.errors import InputError
+from denserk.io import files
+from denserk.io.short_texts import unquote_cell
+
+HEADER = ("query-id", "corpus-id", "score", "query", "text")
+
+
+class PoolRow(NamedTuple):
+    """A pair that is to be judged, with its texts where they are known."""
+
+    qid: str
+    docid: str
+    query: str = ""
+    text: str = ""
+
+
+def write_pool(path: str | Path, rows: Iterable[PoolRow]) -> int:
+    """Write pairs with empty grades; return their number."""
+    lines = (
+        f"{row.qid}\t{row.docid}\t\t{_one_line(row.query)}\t{_one_line(row.text)}\n" for row in rows
+    )
+    return files.write_lines(path, lines, "\t".join(HEADER) + "\n")
+
+
+def _one_line(text: str) -> str:
+    r"""Return a text with single blanks in place of tabs and line ends.
+
+    >>> _one_line("a title\n\ta text")
+    'a title a text'
+    """
+    return " ".join(text.split())
+
+
+def is_pool_header(cells: Sequence[str]) -> bool:
+    """Return whether the cells of a first line are the header of a pool.
+
+    Annotators may have added columns behind those of the pool.
+    """
+    return tuple(cell.strip() for cell in cells[: len(HEADER)]) == HEADER
+
+
+class PoolJudgment(NamedTuple):
+    """A line of a pool, and its grade as it stands there; empty if it is not filled in."""
+
+    line: int
+    qid: str
+    docid: str
+    grade: str
+
+
+def read_judgments(lines: files.Lines, path: str | Path) -> Iterator[PoolJudgment]:
+    """Yield the rows of a pool below its header."""
+    header_is_read = False
+    for line, text in lines:
+        if not text.strip():
+            continue
+        if not header_is_read:
+            header_is_read = True
+            continue
+        cells = [unquote_cell(cell.strip()) for cell in text.split("\t")]
+        if len(cells) < 3:
+            raise InputError(path, line, f"{len(cells)} cells", f"a row of {', '.join(HEADER)}")
+        qid, docid, grade = cells[:3]
+        yield PoolJudgment(line, qid, docid, grade)
