@@ -154,7 +154,8 @@ def _correlation(human: Floats, predicted: Floats) -> float:
     scale = math.sqrt(float((human_deviations**2).sum() * (predicted_deviations**2).sum()))
     if scale == 0:
         return 0.0
-    return float(human_deviations @ predicted_deviations) / scale
+    correlation = float(human_deviations @ predicted_deviations) / scale
+    return min(1.0, max(-1.0, correlation))
 
 
 def _regression_estimate(

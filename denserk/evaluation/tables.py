@@ -12,6 +12,11 @@ from denserk.config.benchmarks import groups_within
 from denserk.config.evaluation import Correction, OutputFormat, ReportSettings
 from denserk.errors import UsageError
 from denserk.evaluation.measures import Measure, is_count, trec_spelling
+from denserk.evaluation.predicted_tables import (
+    predicted_lines,
+    predicted_object,
+    predicted_tables,
+)
 from denserk.evaluation.results import (
     BenchmarksResult,
     Comparison,
@@ -93,6 +98,8 @@ def tables(result: Result, report: ReportSettings) -> list[Table]:
     result_tables = [_measures_table(result, measures, report)]
     if isinstance(result, EvaluationResult) and result.comparison is not None:
         result_tables.append(_differences_table(result.comparison, report.places))
+    if isinstance(result, EvaluationResult) and result.predicted is not None:
+        result_tables += predicted_tables(result.predicted, report.places)
     if result.published:
         result_tables.append(_published_table(result.published, measures))
     return result_tables
@@ -382,6 +389,8 @@ def _lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
     yield from _value_lines(result, report)
     if isinstance(result, EvaluationResult) and result.comparison is not None:
         yield from _difference_lines(result.comparison, report.places)
+    if isinstance(result, EvaluationResult) and result.predicted is not None:
+        yield from predicted_lines(result.predicted, report.places)
     for row in result.published:
         for measure, text in row.values.items():
             yield row.paper, row.benchmark, row.table, row.system, row.setting, measure, text
@@ -460,6 +469,8 @@ def _evaluation_object(result: EvaluationResult, report: ReportSettings) -> dict
     }
     if result.comparison is not None:
         evaluation["comparison"] = _comparison_object(result.comparison)
+    if result.predicted is not None:
+        evaluation["predicted"] = predicted_object(result.predicted)
     return evaluation
 
 

@@ -63,7 +63,7 @@ def read_relevance_judgments(
     qrels: str, settings: EvaluationSettings, source: str | None = None
 ) -> RelevanceJudgments:
     """Read a qrels file, or the judgments of a collection, as the measures need them."""
-    grades, qrels_by_subtopic = read_judgments(qrels, _computed_measures(settings))
+    grades, qrels_by_subtopic = read_judgments(qrels, computed_measures(settings))
     return RelevanceJudgments(grades, source or qrels, qrels_by_subtopic)
 
 
@@ -85,7 +85,7 @@ def read_runs(
 
 def _needed_hits(grades: Grades, settings: EvaluationSettings) -> Keep | None:
     """Return what chooses the hits of a query that the measures need; None: they need all."""
-    measures = _computed_measures(settings)
+    measures = computed_measures(settings)
     depth = needed_depth(measures)
     if depth is None:
         return None
@@ -104,7 +104,7 @@ def evaluate_runs(
     {'RR@10': 0.25}
     """
     evaluator = Evaluator(
-        _computed_measures(settings),
+        computed_measures(settings),
         judgments.grades,
         complete=settings.complete,
         qrels=judgments.qrels,
@@ -124,7 +124,7 @@ def _parsed_measures(settings: EvaluationSettings) -> MeasureChoice:
     return parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
 
 
-def _computed_measures(settings: EvaluationSettings) -> tuple[Measure, ...]:
+def computed_measures(settings: EvaluationSettings) -> tuple[Measure, ...]:
     """Return the measures that are asked for, and those of the minimum values."""
     of_minimums = [measure for measure, _ in minimums(settings)]
     return (*_parsed_measures(settings).measures, *of_minimums)
