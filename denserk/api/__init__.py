@@ -9,7 +9,15 @@ Nothing is printed unless `show_progress` is called, warnings neither: messages 
 """
 
 from denserk.api.encoder import Encoder, encode
-from denserk.api.evaluation import Evaluation, benchmark, evaluate, explain, fuse, rerank
+from denserk.api.evaluation import (
+    Evaluation,
+    benchmark,
+    draw_queries,
+    evaluate,
+    explain,
+    fuse,
+    rerank,
+)
 from denserk.api.indexes import BM25, Index
 from denserk.api.progress import show_progress
 from denserk.api.runs import Run
@@ -23,6 +31,7 @@ __all__ = [
     "Run",
     "benchmark",
     "convert",
+    "draw_queries",
     "encode",
     "evaluate",
     "explain",

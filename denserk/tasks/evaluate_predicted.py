@@ -20,20 +20,25 @@ def check_inputs(
     runs: Sequence[str], predicted: PredictedSettings, settings: EvaluationSettings
 ) -> None:
     """Raise an error for what predicted labels cannot be used with, before the work begins."""
+    check_settings(settings)
+    if STREAM in runs:
+        raise UsageError(
+            "--predicted reads runs twice, and standard input can be read only once",
+            "write it to a file first",
+        )
+    if predicted.drawn is not None:
+        read_draw(predicted.drawn)
+
+
+def check_settings(settings: EvaluationSettings) -> None:
+    """Raise a UsageError for settings of measures that predicted labels cannot be used with."""
     if not settings.complete:
         raise UsageError(
             "--predicted and --no-complete exclude each other: a run is evaluated on the same "
             "queries by both labels",
             "leave out --no-complete; queries that a run lacks count as 0",
         )
-    if STREAM in runs:
-        raise UsageError(
-            "--predicted reads runs twice, and standard input can be read only once",
-            "write it to a file first",
-        )
     check_measures(computed_measures(settings))
-    if predicted.drawn is not None:
-        read_draw(predicted.drawn)
 
 
 def with_predicted_labels(
