@@ -511,9 +511,17 @@ def _trec_eval(result: Result, report: ReportSettings) -> str:
 
     A line `runid` opens each of several runs; in one run, it opens the summary if it is a measure.
     """
-    if isinstance(result, BenchmarksResult) or result.comparison or result.published:
-        message = "--format trec_eval has no lines for several benchmarks, --baseline or --against"
-        raise UsageError(message, "choose another format")
+    if (
+        isinstance(result, BenchmarksResult)
+        or result.comparison
+        or result.predicted
+        or result.published
+    ):
+        raise UsageError(
+            "--format trec_eval has no lines for several benchmarks, --baseline, --predicted or "
+            "--against",
+            "choose another format",
+        )
     sections = list(_query_sections(result, report))
     is_of_one_run = len(result.runs) == 1
     lines: list[str] = []

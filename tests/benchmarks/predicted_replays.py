@@ -13,8 +13,9 @@ The predicted labels are of judges: `minilm`, relevant where MiniLM's cosine is 
 three passages a query on average; `flipped P`, the true label of a pooled passage, wrong in P of a
 hundred; `missed P`, the true label with P of a hundred relevant passages missed; `random`.
 
-Coverage is that of the intervals that `denserk eval --predicted` gives without a warning: where almost
-all human values are equal it says that no interval can be trusted, and such replays do not count.
+Coverage is that of the intervals that `denserk eval --predicted` gives without a warning: where
+almost all human values are equal it says that no interval can be trusted, and such replays do not
+count.
 """
 
 import argparse
@@ -225,14 +226,15 @@ def row(kind: str, coverages: Sequence[Coverage]) -> list[str]:
         return [kind, f"0 of {len(coverages)}", *["-"] * 5]
     powered = [coverage.powered for coverage in given]
     low, high = BAND
-    within = sum(low <= value <= high for value in powered)
+    below = sum(value < low for value in powered)
+    above = sum(value > high for value in powered)
     widths = [coverage.width for coverage in given if not math.isnan(coverage.width)]
     return [
         kind,
         f"{len(given)} of {len(coverages)}",
         percent_range([coverage.human for coverage in given]),
         percent_range(powered),
-        f"{sum(value < low for value in powered)}/{within}/{sum(value > high for value in powered)}",
+        f"{below}/{len(powered) - below - above}/{above}",
         f"{100 * share([coverage.helps for coverage in given]):.0f}",
         f"{share(widths):.2f}",
     ]
