@@ -77,15 +77,7 @@ def evaluate(
 
         # by default texts are read as they were for the indexes that the runs come from
         corpus = as_searched(inputs.corpus, corpus, runs)
-    if inputs.answers is not None and inputs.corpus is not None:
-        from denserk.tasks.evaluate_answers import evaluate_answers
-
-        result = evaluate_answers(runs, inputs.answers, inputs.corpus, settings, corpus)
-    else:
-        from denserk.tasks.evaluate import evaluate as task
-
-        assert qrels is not None  # without answers
-        result = task(runs, qrels, settings)
+    result = _evaluated(runs, qrels, inputs, settings, corpus)
     sources = ReportSources(
         title=f"Runs on {_shown_name(qrels or inputs.answers or '')}",
         qrels=qrels,
@@ -93,20 +85,60 @@ def evaluate(
         corpus=inputs.corpus,
         reading=corpus,
     )
+    if inputs.to_judge is not None and inputs.output is not None:
+        _write_pool(result, inputs.output, sources)
     _finish(result, runs, settings, sources, inputs)
+
+
+def _evaluated(
+    runs: Sequence[str],
+    qrels: str | None,
+    inputs: config.EvalInputSettings,
+    settings: EvalSettings,
+    corpus: CorpusSettings,
+) -> "EvaluationResult":
+    """Return the measures of runs by answers or qrels, with bounds if asked for."""
+    if inputs.answers is not None and inputs.corpus is not None:
+        from denserk.tasks.evaluate_answers import evaluate_answers
+
+        return evaluate_answers(runs, inputs.answers, inputs.corpus, settings, corpus)
+    assert qrels is not None  # without answers
+    if inputs.unjudged is not None:
+        from denserk.tasks.evaluate_unjudged import evaluate_unjudged
+
+        return evaluate_unjudged(runs, qrels, settings, settings.baseline, inputs.to_judge)
+    from denserk.tasks.evaluate import evaluate as task
+
+    return task(runs, qrels, settings)
 
 
 def _draw(files: list[str], inputs: config.EvalInputSettings, corpus: CorpusSettings) -> None:
     """Draw queries for people to judge, and write the hits of the runs for them."""
     from denserk.tasks.draw_queries import draw_queries
 
+    assert inputs.output is not None  # which --draw needs
     runs = [*files, *inputs.run]
+    if inputs.corpus is not None:
+        from denserk.io.corpus import as_searched
+
+        corpus = as_searched(inputs.corpus, corpus, runs)
     sources = ReportSources("", topics=inputs.topics, corpus=inputs.corpus, reading=corpus)
-    result = draw_queries(runs, inputs, sources, inputs.predicted)
+    result = draw_queries(runs, inputs.output, inputs, sources, inputs.predicted)
     logger.info(
         f"{inputs.output}: {result.drawn:,} of {result.queries:,} queries drawn with seed "
         f"{inputs.seed}, {result.pairs:,} passages to judge: fill in the empty column"
     )
+
+
+def _write_pool(result: "EvaluationResult", path: str, sources: ReportSources) -> None:
+    """Write the unjudged hits that --to-judge chose."""
+    from denserk.tasks.evaluate_unjudged import write_pairs
+
+    assert result.unjudged is not None
+    plan = result.unjudged.plan
+    assert plan is not None  # --output needs --to-judge
+    count = write_pairs(path, plan, sources.topics, sources.corpus, sources.reading)
+    logger.info(f"{path}: {count:,} hits to judge; grades go into the third column")
 
 
 def _runs_and_qrels(

@@ -100,8 +100,10 @@ class EvaluationInput(Settings):
     answers: str | None = option(None, metavar="FILE|DIR|-", needs="corpus")
     """Questions with answers, instead of qrels: a hit is relevant if it contains an answer.
     [default: use the qrels]"""
-    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", needs="answers report draw")
-    """Passages of the runs, for --answers, --report and --draw."""
+    corpus: str | None = option(
+        None, metavar="FILE|DIR|NAME|-", needs="answers report to_judge draw"
+    )
+    """Passages of the runs, for --answers, --report, --to-judge and --draw."""
     explain: str | None = option(None, metavar="QID", excludes="answers report baseline min")
     """Print one query as trec_eval, ir_measures, BEIR, MTEB and MS MARCO's script evaluate it.
     Why a run fails on it: --report with --set report-ids=QID."""
@@ -111,7 +113,11 @@ class DrawSettings(Settings):
     """Draw: of queries for people to judge."""
 
     draw: int | None = option(
-        None, metavar="N", at_least=1, excludes="qrels answers explain report plot baseline min"
+        None,
+        metavar="N",
+        at_least=1,
+        needs="output",
+        excludes="qrels answers explain unjudged report plot baseline min",
     )
     """Draw N queries at random for people to judge, of those of --predicted, or else of --topics or
     the runs, and write their first hits in all runs to --output. A smaller N is the beginning of a
@@ -120,12 +126,6 @@ class DrawSettings(Settings):
     """--draw: random seed."""
     draw_depth: int = setting(10, at_least=1, needs="draw")
     """--draw: number of hits of each run that are to be judged."""
-    output: str | None = option(None, metavar="FILE", needs="draw")
-    """--draw: table of queries and passages with an empty column for their grades."""
-
-    def _check(self) -> None:
-        if self.draw is not None and self.output is None:
-            raise UsageError("--draw needs --output", f"add --output draw-{self.draw}.tsv")
 
 
 class PredictedSettings(Settings):
@@ -163,6 +163,23 @@ class AnswerSettings(Settings):
         return tuple(filter(None, (self.write_dpr_json, self.write_pyserini_json)))
 
 
+Unjudged = StrEnum("Unjudged", "BOUNDS")
+
+
+class UnjudgedSettings(Settings):
+    """Unjudged hits: passages that a run returns and that the qrels do not grade."""
+
+    unjudged: Unjudged | None = option(None, excludes="answers explain seeds")
+    """bounds: also print the least and greatest values over all judgments of the unjudged hits, and
+    which differences no judgments could turn. [default: count them as not relevant]"""
+    to_judge: int | None = option(None, metavar="N", at_least=1, needs="unjudged")
+    """Choose at most N unjudged hits whose judgments decide the sign of the first difference that
+    is open, by the first measure; say how many it takes. [default: none]"""
+    output: str | None = option(None, metavar="FILE", needs="to_judge draw")
+    """Write the hits of --to-judge or --draw as a table with an empty column of grades, and with
+    the texts of --topics and --corpus; filled in, it is read as qrels. [default: not written]"""
+
+
 PREVIOUS = "previous"  # --baseline: of each run the one before it
 PairedTest = StrEnum("PairedTest", "T RANDOMISATION")
 Correction = StrEnum("Correction", "HOLM BONFERRONI NONE")
@@ -196,10 +213,12 @@ class PageSettings(Settings):
     """Write an HTML report, DIR/index.html: tables, curves, and queries with their hits and the
     relevant passages that were missed; --set report-ids=QID chooses queries."""
     topics: str | None = option(
-        None, metavar="FILE|DIR|NAME", needs="report write_dpr_json write_pyserini_json draw"
+        None,
+        metavar="FILE|DIR|NAME",
+        needs="report write_dpr_json write_pyserini_json to_judge draw",
     )
-    """Topics with the query texts for --report, --write-dpr-json and --draw. [default: see the
-    runs]"""
+    """Topics with the query texts for --report, --write-dpr-json, --to-judge and --draw. [default:
+    see the runs]"""
     report_ids: tuple[str, ...] = setting(
         (), metavar="QID,QID,...", needs="report", excludes="answers"
     )
@@ -223,7 +242,9 @@ class EvalSettings(
     """Options that `eval` and `benchmark` share."""
 
 
-class EvalInputSettings(EvaluationInput, PredictedSettings, DrawSettings, EvalSettings):
+class EvalInputSettings(
+    EvaluationInput, UnjudgedSettings, PredictedSettings, DrawSettings, EvalSettings
+):
     """Options of `eval`."""
 
 

@@ -9,6 +9,7 @@ from denserk.config import benchmarks as config
 from denserk.config.evaluation import ComparisonSettings, Correction
 from denserk.evaluation.inference import Gain
 from denserk.evaluation.measures import Measure
+from denserk.evaluation.unjudged_results import UnjudgedBounds
 
 Run = Mapping[str, Mapping[str, float]]  # query id -> passage id -> score
 Grades = Mapping[str, Mapping[str, int]]  # query id -> passage id -> grade
@@ -146,6 +147,7 @@ class EvaluationResult:
     comparison: Comparison | None = None
     predicted: PredictedLabels | None = None
     published: tuple[PublishedRow, ...] = ()
+    unjudged: UnjudgedBounds | None = None
 
 
 @dataclass(frozen=True)

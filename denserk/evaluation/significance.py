@@ -39,7 +39,7 @@ def compare(
     The baseline "previous" is of each run the one before it. Two runs are compared on the queries
     that both have a value for. `systems` are runs over seeds.
     """
-    baseline_of = _baselines(list(runs), baseline)
+    baseline_of = baselines_of(list(runs), baseline)
     if baseline == PREVIOUS and baseline not in runs:
         baseline = "the previous run"
     if not baseline_of:
@@ -75,12 +75,12 @@ class _Test(NamedTuple):
     p: float
 
 
-def _baselines(runs: Sequence[str], baseline: str) -> dict[str, str]:
+def baselines_of(runs: Sequence[str], baseline: str) -> dict[str, str]:
     """Return the baseline of each other run.
 
-    >>> _baselines(["a", "b", "c"], "a")
+    >>> baselines_of(["a", "b", "c"], "a")
     {'b': 'a', 'c': 'a'}
-    >>> _baselines(["a", "b", "c"], "previous")
+    >>> baselines_of(["a", "b", "c"], "previous")
     {'b': 'a', 'c': 'b'}
     """
     if baseline == PREVIOUS and baseline not in runs:

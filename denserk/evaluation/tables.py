@@ -34,6 +34,7 @@ from denserk.evaluation.table_markup import (
     as_markdown,
     as_rich,
 )
+from denserk.evaluation.unjudged_tables import bounds_lines, bounds_object, bounds_tables
 from denserk.reporting import printable
 
 Result = EvaluationResult | BenchmarksResult
@@ -100,6 +101,8 @@ def tables(result: Result, report: ReportSettings) -> list[Table]:
         result_tables.append(_differences_table(result.comparison, report.places))
     if isinstance(result, EvaluationResult) and result.predicted is not None:
         result_tables += predicted_tables(result.predicted, report.places)
+    if isinstance(result, EvaluationResult) and result.unjudged is not None:
+        result_tables += bounds_tables(result.unjudged, report.places)
     if result.published:
         result_tables.append(_published_table(result.published, measures))
     return result_tables
@@ -391,6 +394,8 @@ def _lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
         yield from _difference_lines(result.comparison, report.places)
     if isinstance(result, EvaluationResult) and result.predicted is not None:
         yield from predicted_lines(result.predicted, report.places)
+    if isinstance(result, EvaluationResult) and result.unjudged is not None:
+        yield from bounds_lines(result.unjudged, report)
     for row in result.published:
         for measure, text in row.values.items():
             yield row.paper, row.benchmark, row.table, row.system, row.setting, measure, text
@@ -471,6 +476,8 @@ def _evaluation_object(result: EvaluationResult, report: ReportSettings) -> dict
         evaluation["comparison"] = _comparison_object(result.comparison)
     if result.predicted is not None:
         evaluation["predicted"] = predicted_object(result.predicted)
+    if result.unjudged is not None:
+        evaluation["unjudged"] = bounds_object(result.unjudged, report)
     return evaluation
 
 
@@ -514,14 +521,15 @@ def _trec_eval(result: Result, report: ReportSettings) -> str:
     if (
         isinstance(result, BenchmarksResult)
         or result.comparison
+        or result.unjudged
         or result.predicted
         or result.published
     ):
-        raise UsageError(
-            "--format trec_eval has no lines for several benchmarks, --baseline, --predicted or "
-            "--against",
-            "choose another format",
+        message = (
+            "--format trec_eval has no lines for several benchmarks, --baseline, --unjudged, "
+            "--predicted or --against"
         )
+        raise UsageError(message, "choose another format")
     sections = list(_query_sections(result, report))
     is_of_one_run = len(result.runs) == 1
     lines: list[str] = []

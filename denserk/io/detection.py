@@ -50,6 +50,7 @@ from denserk.io.file_head import FileHead
 from denserk.io.json_records import RecordKeys
 from denserk.io.model_files import MODEL_FILES
 from denserk.io.outputs import DOCID, INDEX, MANIFEST
+from denserk.io.pool import is_pool_header
 from denserk.io.short_texts import is_number, unquote_cell
 from denserk.io.tables import HUB
 from denserk.io.text_files import MARKDOWN, TEXT_ENDINGS, is_named
@@ -438,6 +439,11 @@ def _table_of_header(head: FileHead) -> Table | None:
     if header is None:
         return None
     return run_or_qrels(header.names)
+
+
+def has_pool_header(head: FileHead) -> bool:
+    """A header of a pool of `eval --to-judge`."""
+    return head.record is None and is_pool_header(head.cells)
 
 
 def has_clicks_header(head: FileHead) -> bool:
@@ -860,6 +866,11 @@ RULES: Sequence[Rule] = (
             Kind.QRELS: QrelsFormat.CLICKS,
             Kind.TRAINING: TrainingFormat.CLICKS,
         },
+    ),
+    Rule(
+        "a header: `query-id`, `corpus-id`, `score`, `query`, `text`",
+        has_pool_header,
+        {Kind.QRELS: None},
     ),
     Rule("a header: query, passage, and score or rank", has_run_header, {Kind.RUN: None}),
     Rule(

@@ -4,11 +4,13 @@ A pool is a table between tabs, whose third column is empty until a grade is fil
 neither tabs nor line ends.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from denserk.errors import InputError
 from denserk.io import files
+from denserk.io.short_texts import unquote_cell
 
 HEADER = ("query-id", "corpus-id", "score", "query", "text")
 
@@ -45,3 +47,28 @@ def is_pool_header(cells: Sequence[str]) -> bool:
     Annotators may have added columns behind those of the pool.
     """
     return tuple(cell.strip() for cell in cells[: len(HEADER)]) == HEADER
+
+
+class PoolJudgment(NamedTuple):
+    """A line of a pool, and its grade as it stands there; empty if it is not filled in."""
+
+    line: int
+    qid: str
+    docid: str
+    grade: str
+
+
+def judgments(lines: files.Lines, path: str | Path) -> Iterator[PoolJudgment]:
+    """Yield the rows of a pool below its header."""
+    header_is_read = False
+    for line, text in lines:
+        if not text.strip():
+            continue
+        if not header_is_read:
+            header_is_read = True
+            continue
+        cells = [unquote_cell(cell.strip()) for cell in text.split("\t")]
+        if len(cells) < 3:
+            raise InputError(path, line, f"{len(cells)} cells", f"a row of {', '.join(HEADER)}")
+        qid, docid, grade = cells[:3]
+        yield PoolJudgment(line, qid, docid, grade)

@@ -15,6 +15,7 @@ from denserk.io import (
     files,
     json_objects,
     json_records,
+    pool,
     unread_files,
 )
 from denserk.io.column_names import Column, Table
@@ -142,6 +143,8 @@ def _qrels_rows(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[
             raise unread_files.generated_queries_error(path, Table.QRELS)
         if qrels_format is QrelsFormat.CLICKS or detection.has_clicks_header(head):
             yield from _clicked_qrels(path, handle)
+        elif pool.is_pool_header(head.cells):
+            yield from _pool_rows(files.read_text_lines(path, handle), path)
         elif head.record is None:  # no JSON
             lines = files.read_text_lines(path, handle)
             yield from _qrels_columns(lines, path, qrels_format, head)
@@ -154,6 +157,20 @@ def _qrels_rows(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[
         else:  # JSON lines or an array, a judgment a record
             rows = json_records.read_json(handle, head.line.encode(), path)
             yield from _qrels_records(rows, path, qrels_format)
+
+
+def _pool_rows(lines: files.Lines, path: str | Path) -> Iterator[QrelRow]:
+    """Yield the judgments of a pool; rows whose grade is not filled in are left out."""
+    unfilled_count = 0
+    rows = pool.judgments(lines, path)
+    for row in rows:
+        if row.grade:
+            yield QrelRow(row.line, row.qid, row.docid, row.grade)
+        else:
+            unfilled_count += 1
+    if unfilled_count:
+        name = files.display_name(path)
+        logger.info(f"{name}: rows without a grade, which are left out: {unfilled_count:,}")
 
 
 def _clicked_qrels(path: str | Path, handle: BinaryIO) -> Iterator[QrelRow]:

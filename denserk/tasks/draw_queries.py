@@ -38,6 +38,7 @@ class DrawResult(NamedTuple):
 
 def draw_queries(
     runs: Sequence[str],
+    output: str,
     settings: DrawSettings,
     sources: ReportSources,
     predicted: str | None = None,
@@ -48,7 +49,6 @@ def draw_queries(
     Texts come from the topics and the corpus of `sources`, or else from those that runs record.
     """
     assert settings.draw is not None
-    assert settings.output is not None
     check_runs(runs)
     hits_of_runs = _read_first_hits(runs, settings.draw_depth)
     query_source = predicted or sources.topics or " and ".join(runs)
@@ -56,11 +56,11 @@ def draw_queries(
     inputs = [*runs, *filter(None, [predicted, sources.topics])]
     drawn_qids = draw_first(qids, settings.draw, settings.seed, query_source)
     pairs = _pairs_to_judge(drawn_qids, hits_of_runs)
-    forget_file(settings.output)
+    forget_file(output)
     pair_count = sum(map(len, pairs.values()))
-    write_pool(settings.output, _pool_rows(pairs, _with_texts(sources, runs)))
+    write_pool(output, _pool_rows(pairs, _with_texts(sources, runs)))
     describe_draw(
-        settings.output,
+        output,
         record_draw(qids, drawn_qids, settings.seed),
         {"files": [_described(path) for path in inputs]},
     )

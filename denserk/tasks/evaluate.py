@@ -72,7 +72,7 @@ def read_runs(
 ) -> Iterator[NamedRun]:
     """Read runs, each a name with a file or hits; memory holds the hits that the measures need."""
     keep = _needed_hits(grades, settings)
-    reads_tags = _parsed_measures(settings).has_run_id
+    reads_tags = parsed_measures(settings).has_run_id
     for name, source in sources:
         if isinstance(source, str):
             tag = read_run_tag(source) if reads_tags else None
@@ -110,7 +110,7 @@ def evaluate_runs(
         qrels=judgments.qrels,
         source=judgments.source,
     )
-    reports_tags = _parsed_measures(settings).has_run_id
+    reports_tags = parsed_measures(settings).has_run_id
     results = []
     for run in runs:
         result = evaluator.evaluate(run.name, run.hits, run.ties)
@@ -119,7 +119,7 @@ def evaluate_runs(
     return evaluator.result(results, settings.relevance_level)
 
 
-def _parsed_measures(settings: EvaluationSettings) -> MeasureChoice:
+def parsed_measures(settings: EvaluationSettings) -> MeasureChoice:
     """Return the measures that are asked for, or the default ones."""
     return parse_measures(settings.measures or DEFAULT_MEASURES, settings.relevance_level)
 
@@ -127,4 +127,4 @@ def _parsed_measures(settings: EvaluationSettings) -> MeasureChoice:
 def computed_measures(settings: EvaluationSettings) -> tuple[Measure, ...]:
     """Return the measures that are asked for, and those of the minimum values."""
     of_minimums = [measure for measure, _ in minimums(settings)]
-    return (*_parsed_measures(settings).measures, *of_minimums)
+    return (*parsed_measures(settings).measures, *of_minimums)

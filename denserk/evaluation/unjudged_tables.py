@@ -1,0 +1,217 @@
+"""Bounds over unjudged hits as tables, tab-separated lines and JSON."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from denserk.config.evaluation import ReportSettings
+from denserk.evaluation.table_markup import Cell, Table
+from denserk.evaluation.unjudged_results import (
+    BoundedValue,
+    Interval,
+    JudgingPlan,
+    UnjudgedBounds,
+)
+
+OUTER = "~"  # before a bound that no completion may reach
+ALL = "all"
+
+
+def bounds_tables(bounds: UnjudgedBounds, places: int) -> list[Table]:
+    """Return a table of the values of runs, and one of their differences if there are any."""
+    tables = [_values_table(bounds, places)]
+    if bounds.differences:
+        tables.append(_differences_table(bounds, places))
+    return tables
+
+
+def _values_table(bounds: UnjudgedBounds, places: int) -> Table:
+    rows = []
+    for run, values in bounds.runs.items():
+        for measure, value in values.items():
+            texts = (
+                run,
+                measure,
+                f"{value.value:.{places}f}",
+                _bound_text(value.interval.low, value.interval.exact, f".{places}f"),
+                _bound_text(value.interval.high, value.interval.exact, f".{places}f"),
+                f"{bounds.hits[measure]:,}",
+            )
+            rows.append(tuple(map(Cell, texts)))
+    header = ("run", "measure", "value", "least", "greatest", "unjudged hits")
+    return Table(header, 2, tuple(rows), tuple(_assumptions(bounds)))
+
+
+def _differences_table(bounds: UnjudgedBounds, places: int) -> Table:
+    rows = []
+    for run, differences in bounds.differences.items():
+        for measure, value in differences.items():
+            texts = (
+                run,
+                bounds.baseline_of[run],
+                measure,
+                f"{value.value:+.{places}f}",
+                _bound_text(value.interval.low, value.interval.exact, f"+.{places}f"),
+                _bound_text(value.interval.high, value.interval.exact, f"+.{places}f"),
+                value.interval.decision.value,
+            )
+            rows.append(tuple(map(Cell, texts)))
+    header = ("run", "baseline", "measure", "difference", "least", "greatest", "sign")
+    notes = ["decided: no grades of the unjudged hits turn the sign of the difference"]
+    if bounds.plan is not None:
+        notes += plan_sentences(bounds.plan)
+    return Table(header, 3, tuple(rows), tuple(notes))
+
+
+def query_table(bounds: UnjudgedBounds, count: int, places: int = 4) -> Table | None:
+    """Return the queries whose judgments may move a difference most, by the first measure.
+
+    The difference is that of the first run. Returns None if there is no difference.
+    """
+    if not bounds.differences:
+        return None
+    run, differences = next(iter(bounds.differences.items()))
+    measure, value = next(iter(differences.items()))
+    widest = sorted(value.per_query.items(), key=_widest_first)[:count]
+    rows = []
+    for qid, interval in widest:
+        texts = (
+            qid,
+            _bound_text(interval.low, interval.exact, f"+.{places}f"),
+            _bound_text(interval.high, interval.exact, f"+.{places}f"),
+            interval.decision.value,
+        )
+        rows.append(tuple(map(Cell, texts)))
+    note = f"{measure} of {run} less that of {bounds.baseline_of[run]}: queries with widest bounds"
+    return Table(("query", "least", "greatest", "sign"), 1, tuple(rows), (note,))
+
+
+def _widest_first(item: tuple[str, Interval]) -> tuple[float, str]:
+    """Return a key that sorts queries by the width of their bounds, the widest first."""
+    qid, interval = item
+    return interval.low - interval.high, qid
+
+
+def _bound_text(bound: float, is_exact: bool, format: str) -> str:
+    """Return a bound as text; a mark says that no completion may reach it.
+
+    >>> _bound_text(0.25, True, ".3f"), _bound_text(0.25, False, "+.3f")
+    ('0.250', '~+0.250')
+    """
+    mark = "" if is_exact else OUTER
+    return f"{mark}{bound:{format}}"
+
+
+def _assumptions(bounds: UnjudgedBounds) -> Iterator[str]:
+    """Yield sentences on what the bounds are taken over."""
+    yield (
+        "least, greatest: over all grades, from 0 to the qrels' highest, "
+        f"{bounds.highest_grade}, of the hits of all runs that are not judged"
+    )
+    if bounds.assuming:
+        yield (
+            f"{', '.join(bounds.assuming)}: assuming that no passage is relevant that neither a "
+            "run returns, down to this depth, nor the qrels grade so"
+        )
+    if bounds.not_assuming:
+        yield f"{', '.join(bounds.not_assuming)}: whatever other passages are relevant"
+    if not all(value.interval.exact for value in _all_values(bounds)):
+        yield f"{OUTER}: no grades give a value outside; the extreme itself is not computed"
+
+
+def _all_values(bounds: UnjudgedBounds) -> Iterator[BoundedValue]:
+    for values in (*bounds.runs.values(), *bounds.differences.values()):
+        yield from values.values()
+
+
+def plan_sentences(plan: JudgingPlan) -> list[str]:
+    """Return what a plan says: how many judgments decide, for sure and probably."""
+    comparison = f"{plan.measure} of {plan.run} and {plan.baseline}"
+    if not plan.sufficient:
+        return [f"to judge: nothing, the sign is decided ({comparison})"]
+    sentences = [
+        f"to judge: {len(plan.pairs):,} of {plan.sufficient:,} unjudged hits ({comparison}); all "
+        f"{plan.sufficient:,} decide the sign, whatever their grades"
+    ]
+    if plan.share_higher is None:
+        sentences.append(
+            "how many it probably takes is not estimated: it needs both relevant and other hits "
+            "among the judged ones"
+        )
+        return sentences
+    if plan.likely is not None:
+        sentences.append(
+            f"simulated judgments, as frequent as the qrels' own: {plan.likely:,} hits decide in "
+            f"half of them, {plan.very_likely:,} in 9 of 10"
+        )
+    sentences.append(
+        f"{plan.run} is higher in {100 * plan.share_higher:.0f} % of simulated judgments"
+    )
+    return sentences
+
+
+def bounds_lines(bounds: UnjudgedBounds, report: ReportSettings) -> Iterator[tuple[str, ...]]:
+    """Yield (run, measure:statistic, value) lines; with queries, (run, query, ...), too."""
+    for run, values in bounds.runs.items():
+        yield from _lines_of_run(run, values, report, "")
+    for run, differences in bounds.differences.items():
+        yield from _lines_of_run(run, differences, report, "difference-")
+        for measure, value in differences.items():
+            yield run, f"{measure}:sign", value.interval.decision.value
+
+
+def _lines_of_run(
+    run: str, values: Mapping[str, BoundedValue], report: ReportSettings, prefix: str
+) -> Iterator[tuple[str, ...]]:
+    """Yield the least and greatest values of a run; `prefix` begins the names of statistics."""
+    for measure, value in values.items():
+        intervals: list[tuple[Sequence[str], Interval]] = []
+        if report.per_query:
+            intervals += [([qid], interval) for qid, interval in value.per_query.items()]
+        if report.summary:
+            intervals.append(([ALL] if report.per_query else [], value.interval))
+        for section, interval in intervals:
+            least = _bound_text(interval.low, interval.exact, f".{report.places}f")
+            greatest = _bound_text(interval.high, interval.exact, f".{report.places}f")
+            yield run, *section, f"{measure}:{prefix}least", least
+            yield run, *section, f"{measure}:{prefix}greatest", greatest
+
+
+def bounds_object(bounds: UnjudgedBounds, report: ReportSettings) -> dict[str, Any]:
+    """Return bounds for JSON, in full precision."""
+    runs = {}
+    for run, values in bounds.runs.items():
+        runs[run] = {name: _value_object(value, report) for name, value in values.items()}
+    differences = {}
+    for run, values in bounds.differences.items():
+        measures = {}
+        for name, value in values.items():
+            sign = value.interval.decision.value
+            measures[name] = {**_value_object(value, report), "sign": sign}
+        differences[run] = {"baseline": bounds.baseline_of[run], "measures": measures}
+    bounds_of_runs: dict[str, Any] = {
+        "highest_grade": bounds.highest_grade,
+        "hits": bounds.hits,
+        "runs": runs,
+        "differences": differences,
+        "assuming_no_other_relevant_passage": bounds.assuming,
+    }
+    if bounds.plan is not None:
+        bounds_of_runs["to_judge"] = bounds.plan
+    return bounds_of_runs
+
+
+def _value_object(value: BoundedValue, report: ReportSettings) -> dict[str, Any]:
+    """Return a value with its bounds for JSON."""
+    interval = value.interval
+    values: dict[str, Any] = {
+        "value": value.value,
+        "least": interval.low,
+        "greatest": interval.high,
+        "exact": interval.exact,
+    }
+    if report.per_query:
+        values["queries"] = {
+            qid: {"least": bound.low, "greatest": bound.high, "exact": bound.exact}
+            for qid, bound in value.per_query.items()
+        }
+    return values

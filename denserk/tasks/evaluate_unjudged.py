@@ -1,0 +1,156 @@
+"""`denserk eval --unjudged`: what judgments of unjudged hits could change, and which to make."""
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from math import inf
+
+from denserk.config.evaluation import EvaluationSettings
+from denserk.config.formats import DETECTED, CorpusSettings
+from denserk.errors import UsageError
+from denserk.evaluation.evaluator import short_names
+from denserk.evaluation.judging import ComparedNames, JudgedDifference, plan_judging
+from denserk.evaluation.measures import Measure
+from denserk.evaluation.needed_hits import Keep, prune_hits, read_hits, select_hits
+from denserk.evaluation.results import EvaluationResult, Run
+from denserk.evaluation.unjudged import JudgedRuns, bound_measures, bounded_measures
+from denserk.evaluation.unjudged_results import JudgingPlan, UnjudgedBounds
+from denserk.io.corpus import find_records, read_passages
+from denserk.io.pool import PoolRow, write_pool
+from denserk.io.topics import read_queries
+from denserk.tasks.evaluate import (
+    NamedRun,
+    RelevanceJudgments,
+    computed_measures,
+    evaluate_runs,
+    parsed_measures,
+    read_relevance_judgments,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def evaluate_unjudged(
+    runs: Sequence[str],
+    qrels: str,
+    settings: EvaluationSettings,
+    baseline: str | None = None,
+    to_judge: int | None = None,
+) -> EvaluationResult:
+    """Evaluate run files, and bound their measures over all judgments of unjudged hits.
+
+    `baseline` is one of the runs, or `previous`; without it the first run is the baseline.
+    """
+    names = short_names(runs)
+    name_by_file = dict(zip(runs, names, strict=True))
+    if baseline is not None:
+        baseline = name_by_file.get(baseline, baseline)
+    judgments = read_relevance_judgments(qrels, settings)
+    sources = zip(names, runs, strict=True)
+    return bound_runs(sources, judgments, settings, baseline, to_judge)
+
+
+def bound_runs(
+    sources: Iterable[tuple[str, str | Run]],
+    judgments: RelevanceJudgments,
+    settings: EvaluationSettings,
+    baseline: str | None = None,
+    to_judge: int | None = None,
+) -> EvaluationResult:
+    """Evaluate runs, each a name with a file or hits, and bound their measures.
+
+    With `to_judge`, the result has at most so many hits whose judgments would decide the sign of
+    the first difference that is open.
+    """
+    measures = parsed_measures(settings).measures
+    bounded_measures(measures)  # rejects others before a run is read
+    keep = _hits_above_cutoffs(computed_measures(settings))
+    named_runs = [_read_run(name, source, settings, keep) for name, source in sources]
+    result = evaluate_runs(named_runs, judgments, settings)
+    judged_runs = JudgedRuns({run.name: run.hits for run in named_runs}, judgments.grades)
+    bounds = bound_measures(result, judged_runs, measures, baseline)
+    if to_judge is not None:
+        plan = _plan(measures, judged_runs, bounds, to_judge)
+        bounds = replace(bounds, plan=plan)
+    return replace(result, unjudged=bounds)
+
+
+def _hits_above_cutoffs(measures: Sequence[Measure]) -> Keep | None:
+    """Return what chooses the hits above all cut-offs; None if a measure looks at all hits."""
+    depth = max(measure.params.get("cutoff", inf) for measure in measures)
+    if any(measure.params.get("judged_only") for measure in measures):
+        return None
+    if depth == inf:
+        return None
+    return partial(prune_hits, depth=depth)
+
+
+def _read_run(
+    name: str, source: str | Run, settings: EvaluationSettings, keep: Keep | None
+) -> NamedRun:
+    """Return the hits of a run down to the depth of the measures, judged or not."""
+    if isinstance(source, str):
+        selected = read_hits(source, settings, keep)
+    else:
+        selected = select_hits(source, settings, keep)
+    return NamedRun(name, selected.run, ties=selected.ties)
+
+
+def _plan(
+    measures: Sequence[Measure], judged_runs: JudgedRuns, bounds: UnjudgedBounds, count: int
+) -> JudgingPlan:
+    """Return what to judge for the first difference that is open, by the first measure.
+
+    If none is open, the plan is that of the first difference, without pairs.
+    """
+    if not bounds.differences:
+        raise UsageError("--to-judge compares runs, and there is one", "give two runs or more")
+    compared = next((c for c in judged_runs.compared(measures) if c.bounded is not None), None)
+    if compared is None:
+        raise UsageError("--to-judge: Judged depends on no grade", "add -m nDCG@10, for example")
+    measure = str(compared.measure)
+    run = next(iter(bounds.differences))
+    for name, differences in bounds.differences.items():
+        if differences[measure].interval.is_open:
+            run = name
+            break
+    counted_qids = bounds.differences[run][measure].per_query
+    baseline = bounds.baseline_of[run]
+    positions = {name: position for position, name in enumerate(judged_runs.runs)}
+    difference = JudgedDifference(
+        compared.bounded,
+        [query for query in compared.queries if query.qid in counted_qids],
+        positions[run],
+        positions[baseline],
+        bounds.highest_grade,
+    )
+    return plan_judging(difference, ComparedNames(run, baseline, measure), count)
+
+
+def write_pairs(
+    path: str,
+    plan: JudgingPlan,
+    topics: str | None = None,
+    corpus: str | None = None,
+    reading: CorpusSettings = DETECTED,
+) -> int:
+    """Write the pairs of a plan to a pool, with their texts where these are given."""
+    query_texts: dict[str, str] = {}
+    if topics is not None:
+        qids = {pair.qid for pair in plan.pairs}
+        queries = find_records(read_queries(topics), qids, topics, "queries")
+        query_texts = {qid: query.text for qid, query in queries.items()}
+    passage_texts: dict[str, str] = {}
+    if corpus is not None:
+        docids = {pair.docid for pair in plan.pairs}
+        passages = find_records(read_passages(corpus, reading), docids, corpus)
+        passage_texts = {
+            docid: f"{passage.title} {passage.text}" for docid, passage in passages.items()
+        }
+    rows = []
+    for pair in plan.pairs:
+        query_text = query_texts.get(pair.qid, "")
+        passage_text = passage_texts.get(pair.docid, "")
+        rows.append(PoolRow(pair.qid, pair.docid, query_text, passage_text))
+    return write_pool(path, rows)
