@@ -29,11 +29,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.stats import t
+from scipy.stats import norm, t
 
 from denserk.config.evaluation import EvaluationSettings
-from denserk.evaluation.inference import Gain, MeanEstimate, prediction_powered_mean
+from denserk.evaluation.inference import Floats, Gain, MeanEstimate, prediction_powered_mean
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import read_run_scores
 from denserk.reporting import print_table
@@ -45,6 +44,7 @@ DEPTH = 10  # of the pool whose labels are flipped
 PREDICTED_PER_QUERY = 3  # passages that the judge `minilm` calls relevant, on average
 ALPHA = 0.05
 BAND = (0.93, 0.97)  # of coverage that is as promised
+NORMAL = float(norm.ppf(1 - ALPHA / 2))
 MOSTLY = 0.9  # share of replays with a warning from which a case is left out
 
 Grades = Mapping[str, Mapping[str, int]]
@@ -55,8 +55,8 @@ class Values(NamedTuple):
     """The values of all queries by both labels, of a run or of a difference in one measure."""
 
     name: str
-    human: NDArray[np.float64]
-    predicted: NDArray[np.float64]
+    human: Floats
+    predicted: Floats
 
 
 class Coverage(NamedTuple):
@@ -65,6 +65,7 @@ class Coverage(NamedTuple):
     all_human: float  # of Student's interval of the human-judged queries, in all replays
     human: float  # the same where an interval is given without a warning
     powered: float  # with predictions where an interval is given without a warning
+    published: float  # in the same replays by PPI++ as published, for large samples
     helps: float  # share of replays in which predictions help
     too_few: float  # share in which too few human values differ, and a warning is given
     width: float  # mean width with predictions by that without, where predictions help
@@ -86,6 +87,25 @@ def holds(estimate: MeanEstimate, truth: float) -> bool:
     return abs(estimate.mean - truth) <= half_width(estimate) + 1e-12
 
 
+def published_interval(human: Floats, labelled: Floats, unlabelled: Floats) -> tuple[float, float]:
+    """Return PPI++'s interval of a mean, power-tuned, by the normal distribution.
+
+    human: (n,), labelled: (n,), predictions of the same queries, unlabelled: (N - n,).
+    """
+    ratio = len(human) / len(unlabelled)
+    variance = float(np.concatenate([labelled, unlabelled]).var(ddof=1))
+    covariance = float(np.cov(human, labelled)[0, 1])
+    weight = min(1.0, max(0.0, covariance / ((1 + ratio) * variance))) if variance else 0.0
+    residuals = human - weight * labelled
+    mean = float(weight * unlabelled.mean() + residuals.mean())
+    error = math.hypot(
+        float((weight * unlabelled).std()) / math.sqrt(len(unlabelled)),
+        float(residuals.std()) / math.sqrt(len(human)),
+    )
+    half_width = NORMAL * error
+    return mean - half_width, mean + half_width
+
+
 def replay(
     values: Values, replays: int, human_count: int, predicted_count: int, *, finite: bool
 ) -> Coverage:
@@ -96,6 +116,7 @@ def replay(
     all_human = []
     human = []
     powered = []
+    published = []
     gains = []
     widths = []
     for _ in range(replays):
@@ -112,12 +133,19 @@ def replay(
         if estimate.gain is not Gain.TOO_FEW:
             human.append(holds(estimate.human, truth))
             powered.append(holds(estimate.powered, truth))
+            interval = published_interval(
+                values.human[judged],
+                values.predicted[judged],
+                values.predicted[sample[human_count:]],
+            )
+            published.append(interval[0] <= truth <= interval[1])
         if estimate.gain is Gain.HELPS:
             widths.append(half_width(estimate.powered) / half_width(estimate.human))
     return Coverage(
         all_human=share(all_human),
         human=share(human),
         powered=share(powered),
+        published=share(published),
         helps=gains.count(Gain.HELPS) / replays,
         too_few=gains.count(Gain.TOO_FEW) / replays,
         width=share(widths),
@@ -183,7 +211,7 @@ def flipped(
     return labels
 
 
-def values_by_run(qrels: Grades, runs: Runs) -> dict[tuple[str, str], NDArray[np.float64]]:
+def values_by_run(qrels: Grades, runs: Runs) -> dict[tuple[str, str], Floats]:
     """Return the values of all queries by run and measure."""
     judgments = RelevanceJudgments(qrels)
     named_runs = [NamedRun(name, run) for name, run in runs.items()]
@@ -197,8 +225,8 @@ def values_by_run(qrels: Grades, runs: Runs) -> dict[tuple[str, str], NDArray[np
 
 
 def means_and_differences(
-    human: Mapping[tuple[str, str], NDArray[np.float64]],
-    predicted: Mapping[tuple[str, str], NDArray[np.float64]],
+    human: Mapping[tuple[str, str], Floats],
+    predicted: Mapping[tuple[str, str], Floats],
 ) -> Iterator[Values]:
     """Yield the values of all runs, and their differences from the first run."""
     baseline = next(iter(human))[0]
@@ -223,7 +251,7 @@ def row(kind: str, coverages: Sequence[Coverage]) -> list[str]:
     """Return the cells of a row for several means or differences."""
     given = [coverage for coverage in coverages if coverage.too_few < MOSTLY]
     if not given:
-        return [kind, f"0 of {len(coverages)}", *["-"] * 5]
+        return [kind, f"0 of {len(coverages)}", *["-"] * 6]
     powered = [coverage.powered for coverage in given]
     low, high = BAND
     below = sum(value < low for value in powered)
@@ -233,6 +261,7 @@ def row(kind: str, coverages: Sequence[Coverage]) -> list[str]:
         kind,
         f"{len(given)} of {len(coverages)}",
         percent_range([coverage.human for coverage in given]),
+        percent_range([coverage.published for coverage in given]),
         percent_range(powered),
         f"{below}/{len(powered) - below - above}/{above}",
         f"{100 * share([coverage.helps for coverage in given]):.0f}",
@@ -251,6 +280,7 @@ HEADER = (
     "of",
     "cases",
     "human only, %",
+    "PPI++, %",
     "with predictions, %",
     "below/93..97/above",
     "helps, %",
@@ -296,7 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print_table(HEADER, rows)
     print()
     print_table(
-        ("below", "judge", "case", "human, all", "human", "predicted", "helps", "warned"), outside
+        ("below", "judge", "case", "all", "human", "predicted", "PPI++", "helps", "warned"), outside
     )
 
 
