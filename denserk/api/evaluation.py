@@ -72,15 +72,14 @@ if TYPE_CHECKING:
 
     PerQuery = Mapping[str, Mapping[str, float]]  # measure -> query id -> value
 
+IN_MEMORY = "the qrels in memory"  # their name in messages
+
 
 class HumanAndPredicted(NamedTuple):
     """Qrels of people for few queries, and of a model for many."""
 
     human: Any
     predicted: Any
-
-
-IN_MEMORY = "the qrels in memory"  # their name in messages
 
 
 @documented(FUSE)
@@ -252,7 +251,7 @@ def evaluate(
 
     predicted_name = None if predicted is None else _qrels_name(predicted)
     typed = EVALUATE.typed(options, measures=measures) | {"predicted": predicted_name}
-    labels = build(PredictedSettings, typed)
+    predicted_settings = build(PredictedSettings, typed)
     settings = build(EvalSettings, typed)
     runs = _named_runs(run)
     if baseline not in (None, PREVIOUS, *runs):
@@ -269,8 +268,9 @@ def evaluate(
         check_report_ids(settings, result)
         evaluation = _evaluation(result, baseline, build(ComparisonSettings, typed))
         if predicted is not None:
+            labels = HumanAndPredicted(qrels, predicted)
             evaluation = _with_predicted_labels(
-                evaluation, runs, HumanAndPredicted(qrels, predicted), labels, settings
+                evaluation, runs, labels, predicted_settings, settings
             )
         write_plot(evaluation.result, settings)
         if settings.report is not None:
@@ -290,7 +290,7 @@ def evaluate(
 def _with_predicted_labels(
     evaluation: Evaluation,
     runs: Mapping[str, Any],
-    labels: "HumanAndPredicted",
+    labels: HumanAndPredicted,
     predicted: PredictedSettings,
     settings: EvalSettings,
 ) -> Evaluation:

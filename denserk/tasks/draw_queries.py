@@ -96,7 +96,7 @@ def draw_first(qids: Iterable[str], count: int, seed: int, source: str) -> list[
 
 def _read_first_hits(runs: Sequence[str], depth: int) -> list[Run]:
     """Return the first hits of each run."""
-    hits_of_runs = []
+    hits_of_runs: list[Run] = []
     with track("reading runs", len(runs), "runs") as progress:
         for path in runs:
             scores = read_run_scores(path)

@@ -199,7 +199,7 @@ def flipped(
 ) -> Grades:
     """Return labels of which shares of the relevant and of the other passages are wrong."""
     generator = random.Random(1)
-    labels = {}
+    labels: dict[str, dict[str, int]] = {}
     for qid, grades in qrels.items():
         labels[qid] = {}
         for docid in pool[qid]:

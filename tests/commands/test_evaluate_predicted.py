@@ -147,13 +147,22 @@ def test_the_human_columns_are_what_eval_gives_without_predictions(files, capsys
     )
 
 
-def test_a_filled_draw_shows_itself_that_it_is_one(files, capsys):
+def test_a_filled_draw_is_read_as_qrels_and_shows_itself_that_it_is_one(files, capsys):
     assert draw(20) == 0
-    judge(files, drawn_qids())
-    (files / "human.qrels").rename("draw.tsv")
+    grades = {}
+    for line in (files / "qrels.txt").read_text().splitlines():
+        qid, _, docid, grade = line.split()
+        grades[qid, docid] = grade
+    header, *lines = (files / "draw.tsv").read_text().splitlines(keepends=True)
+    filled = [header]
+    for line in lines[:-10]:  # the last two queries are not judged
+        qid, docid, _, *texts = line.split("\t")
+        filled.append("\t".join([qid, docid, grades[qid, docid], *texts]))
+    (files / "draw.tsv").write_text("".join([*filled, *lines[-10:]]))
     command = ["eval", "a.trec", "draw.tsv", "--predicted", "judge.qrels", "--format", "json"]
     assert run(command) == 0
-    assert json.loads(capsys.readouterr().out)["predicted"]["sample"] == "drawn"
+    predicted = json.loads(capsys.readouterr().out)["predicted"]
+    assert (predicted["sample"], predicted["human_queries"]) == ("drawn", 18)
 
 
 def test_what_no_draw_shows_is_warned_of(files, capsys, caplog):
