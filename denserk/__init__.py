@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from denserk.api import Run as Run
     from denserk.api import benchmark as benchmark
     from denserk.api import convert as convert
+    from denserk.api import draw_queries as draw_queries
     from denserk.api import encode as encode
     from denserk.api import evaluate as evaluate
     from denserk.api import explain as explain
@@ -36,6 +37,7 @@ __all__ = [
     "Run",
     "benchmark",
     "convert",
+    "draw_queries",
     "encode",
     "evaluate",
     "explain",

@@ -12,6 +12,7 @@ from denserk.api.encoder import Encoder, encode
 from denserk.api.evaluation import (
     Evaluation,
     benchmark,
+    draw_queries,
     evaluate,
     explain,
     fuse,
@@ -31,6 +32,7 @@ __all__ = [
     "Run",
     "benchmark",
     "convert",
+    "draw_queries",
     "encode",
     "evaluate",
     "explain",

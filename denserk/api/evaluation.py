@@ -1,10 +1,10 @@
 """Evaluation, fusion and reranking of runs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
 
 from denserk.api.inputs import (
     RunLike,
@@ -48,6 +48,7 @@ from denserk.config.evaluation import (
     EvalSettings,
     EvaluationSettings,
     OutputFormat,
+    PredictedSettings,
     ReportSettings,
     ReportSources,
     RunOrder,
@@ -65,13 +66,25 @@ from denserk.python_inputs import is_frame, wrong_argument
 
 if TYPE_CHECKING:
     from denserk.evaluation.explain import View
-    from denserk.evaluation.results import BenchmarksResult, Difference, EvaluationResult
+    from denserk.evaluation.results import (
+        BenchmarksResult,
+        Difference,
+        EvaluationResult,
+        PredictedLabels,
+    )
     from denserk.evaluation.unjudged_results import UnjudgedBounds
     from denserk.tasks.evaluate import RelevanceJudgments
 
     PerQuery = Mapping[str, Mapping[str, float]]  # measure -> query id -> value
 
 IN_MEMORY = "the qrels in memory"  # their name in messages
+
+
+class HumanAndPredicted(NamedTuple):
+    """Qrels of people for few queries, and of a model for many."""
+
+    human: Any
+    predicted: Any
 
 
 @documented(FUSE)
@@ -161,12 +174,15 @@ class Evaluation:
             with a chance of 80 %, by a t test at `level`; `needed_queries`, how many show the mean
             with that chance where they do not yet. Empty without a baseline.
         result: all of it, as the tables show it.
+        predicted: with predicted labels, `means` and `differences` by run and measure, each with
+            the intervals `human` and `powered`; else None.
     """
 
     summary: dict[str, Any]
     per_query: dict[str, Any]
     comparison: "Mapping[str, Mapping[str, Difference]]"
     result: "EvaluationResult" = field(repr=False)
+    predicted: "PredictedLabels | None" = None
 
     def table(
         self,
@@ -196,6 +212,7 @@ def evaluate(
     baseline: str | None = None,
     topics: "TextsLike | None" = None,
     corpus: "TextsLike | None" = None,
+    predicted: "RunLike | None" = None,
     details: Literal[False] = False,
     **options: Unpack[EvaluateOptions],
 ) -> dict[str, Any]: ...
@@ -208,6 +225,7 @@ def evaluate(
     baseline: str | None = None,
     topics: "TextsLike | None" = None,
     corpus: "TextsLike | None" = None,
+    predicted: "RunLike | None" = None,
     details: Literal[True],
     **options: Unpack[EvaluateOptions],
 ) -> Evaluation: ...
@@ -220,6 +238,7 @@ def evaluate(
     baseline: str | None = None,
     topics: "TextsLike | None" = None,
     corpus: "TextsLike | None" = None,
+    predicted: "RunLike | None" = None,
     details: bool = False,
     **options: Unpack[EvaluateOptions],
 ) -> "dict[str, Any] | Evaluation":
@@ -229,13 +248,17 @@ def evaluate(
     `denserk eval`. With `baseline`, one of the names, the other runs also have "nDCG@10 p" and so
     on: the p-value of the difference by a paired t-test, corrected by Holm. With `details`, an
     `Evaluation` has also the values of each query, confidence intervals and effect sizes.
-    `report` names a folder for an HTML page, to which `topics` and `corpus` add texts.
+    `report` names a folder for an HTML page, to which `topics` and `corpus` add texts. `predicted`
+    are qrels of a model for many queries, beside `qrels` of people for a few of them, drawn at
+    random (`draw_queries`): `details` have prediction-powered intervals as `predicted`.
     """
     from denserk.evaluation.evaluator import check_minimums
     from denserk.tasks.evaluate import evaluate_runs, read_runs
     from denserk.tasks.evaluation_outputs import check_page, check_report_ids, write_plot
 
-    typed = EVALUATE.typed(options, measures=measures)
+    predicted_name = None if predicted is None else _qrels_name(predicted)
+    typed = EVALUATE.typed(options, measures=measures) | {"predicted": predicted_name}
+    predicted_settings = build(PredictedSettings, typed)
     settings = build(EvalSettings, typed)
     runs = _named_runs(run)
     _check_baseline(baseline, runs)
@@ -250,6 +273,11 @@ def evaluate(
         result = evaluate_runs(named_runs, judgments, settings)
         check_report_ids(settings, result)
         evaluation = _evaluation(result, baseline, build(ComparisonSettings, typed))
+        if predicted is not None:
+            labels = HumanAndPredicted(qrels, predicted)
+            evaluation = _with_predicted_labels(
+                evaluation, runs, labels, predicted_settings, settings
+            )
         write_plot(evaluation.result, settings)
         if settings.report is not None:
             inputs = {
@@ -302,6 +330,31 @@ def judgment_bounds(
         bounds = bound_runs(sources, judgments, settings, baseline, to_judge).unjudged
     assert bounds is not None
     return bounds
+
+
+def _with_predicted_labels(
+    evaluation: Evaluation,
+    runs: Mapping[str, Any],
+    labels: HumanAndPredicted,
+    predicted: PredictedSettings,
+    settings: EvalSettings,
+) -> Evaluation:
+    """Return an evaluation by human labels with what predicted labels add to it."""
+    from denserk.tasks.evaluate import evaluate_runs, read_runs
+    from denserk.tasks.evaluate_predicted import check_settings, find_draw, with_estimates
+
+    check_settings(settings)
+    judgments = _judgments(labels.predicted, settings)
+    sources = [
+        (f"{name} by predicted labels", source)
+        for name, source in _sources_of_runs(runs, settings.order)
+    ]
+    named_runs = read_runs(sources, judgments.grades, settings)
+    predicted_result = evaluate_runs(named_runs, judgments, settings)
+    human_path = str(labels.human) if is_path(labels.human) else None
+    draw = find_draw(human_path, predicted.drawn)
+    result = with_estimates(evaluation.result, predicted_result, settings, draw)
+    return replace(evaluation, result=result, predicted=result.predicted)
 
 
 def _without_run_name(evaluation: Evaluation) -> Evaluation:
@@ -429,6 +482,21 @@ def _evaluation(
             summary[name][f"{measure} p"] = difference.corrected
     result = replace(result, comparison=comparison)
     return Evaluation(summary, dict(per_query), comparison.differences, result)
+
+
+def draw_queries(queries: Iterable[str], count: int, *, seed: int = 42) -> list[str]:
+    """Return `count` of the queries, ids, drawn at random for people to judge.
+
+    The same seed gives the same order: a smaller draw is the beginning of a larger one. It is the
+    draw of `denserk eval --draw`.
+    """
+    from denserk.tasks.draw_queries import draw_first
+
+    if isinstance(queries, str):
+        raise wrong_argument("queries", queries, "the ids of queries, e.g. a list or qrels")
+    if not isinstance(count, int) or count < 1:
+        raise wrong_argument("count", count, "a whole number from 1 on")
+    return draw_first([str(qid) for qid in queries], count, seed, "draw_queries")
 
 
 @documented(EXPLAIN)

@@ -455,6 +455,9 @@ class EvaluateOptions(MeasureOptions, OverwriteOptions, CorpusOptions, total=Fal
     plot: PathName | None
     """Plot of the runs as .png, .pdf or .svg: a panel per measure with confidence intervals;
     curves over depth for one measure at three or more cut-offs (R@1 R@10 R@100). [default: None]"""
+    drawn: PathName | None
+    """File that draw wrote: checks that the human-judged queries are the first ones drawn.
+    [default: the qrels, if draw wrote them]"""
 
 
 class ExplainOptions(TypedDict, total=False):

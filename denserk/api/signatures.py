@@ -186,10 +186,11 @@ EVALUATE = Signature(
         evaluation.EvaluationSettings,
         evaluation.ComparisonSettings,
         evaluation.PageSettings,
+        evaluation.PredictedSettings,
         OverwriteSettings,
         formats.CorpusSettings,
     ),
-    excluded="measures baseline seeds topics",
+    excluded="measures baseline seeds topics predicted",
 )
 JUDGMENT_BOUNDS = Signature(
     "judgment_bounds",

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 @command(
     "eval",
     common="measures relevance_level complete per_query format baseline test correction min report "
-    "plot topics corpus answers explain max_hits",
+    "plot topics corpus answers explain max_hits predicted draw seed output",
 )
 def evaluate(
     inputs: config.EvalInputSettings,
@@ -56,6 +56,9 @@ def evaluate(
     settings: EvalSettings = inputs  # measures and baseline may be replaced below
     if inputs.corpus is None and inputs.report is None:
         reject_given(corpus, why="only for --corpus or --report")
+    if inputs.draw is not None:
+        _draw(files or [], inputs, corpus)
+        return
     runs, qrels = _runs_and_qrels(files or [], inputs)
     if inputs.answers is None:
         settings = _with_measures_of_format(settings)
@@ -65,25 +68,16 @@ def evaluate(
     if not settings.seeds:  # else --baseline names a system, not one of its runs
         settings, runs = with_baseline(settings, runs)
     check_page(settings, [*runs, qrels] if qrels else runs)
+    if inputs.predicted is not None:
+        from denserk.tasks.evaluate_predicted import check_inputs
+
+        check_inputs(runs, inputs, settings)
     if inputs.corpus is not None:
         from denserk.io.corpus import as_searched
 
         # by default texts are read as they were for the indexes that the runs come from
         corpus = as_searched(inputs.corpus, corpus, runs)
-    if inputs.answers is not None and inputs.corpus is not None:
-        from denserk.tasks.evaluate_answers import evaluate_answers
-
-        result = evaluate_answers(runs, inputs.answers, inputs.corpus, settings, corpus)
-    elif inputs.unjudged is not None:
-        from denserk.tasks.evaluate_unjudged import evaluate_unjudged
-
-        assert qrels is not None  # --unjudged excludes --answers
-        result = evaluate_unjudged(runs, qrels, settings, settings.baseline, inputs.to_judge)
-    else:
-        from denserk.tasks.evaluate import evaluate as task
-
-        assert qrels is not None  # without answers
-        result = task(runs, qrels, settings)
+    result = _evaluated(runs, qrels, inputs, settings, corpus)
     sources = ReportSources(
         title=f"Runs on {_shown_name(qrels or inputs.answers or '')}",
         qrels=qrels,
@@ -91,9 +85,49 @@ def evaluate(
         corpus=inputs.corpus,
         reading=corpus,
     )
-    if inputs.output is not None:
+    if inputs.to_judge is not None and inputs.output is not None:
         _write_pool(result, inputs.output, sources)
-    _finish(result, runs, settings, sources)
+    _finish(result, runs, settings, sources, inputs)
+
+
+def _evaluated(
+    runs: Sequence[str],
+    qrels: str | None,
+    inputs: config.EvalInputSettings,
+    settings: EvalSettings,
+    corpus: CorpusSettings,
+) -> "EvaluationResult":
+    """Return the measures of runs by answers or qrels, with bounds if asked for."""
+    if inputs.answers is not None and inputs.corpus is not None:
+        from denserk.tasks.evaluate_answers import evaluate_answers
+
+        return evaluate_answers(runs, inputs.answers, inputs.corpus, settings, corpus)
+    assert qrels is not None  # without answers
+    if inputs.unjudged is not None:
+        from denserk.tasks.evaluate_unjudged import evaluate_unjudged
+
+        return evaluate_unjudged(runs, qrels, settings, settings.baseline, inputs.to_judge)
+    from denserk.tasks.evaluate import evaluate as task
+
+    return task(runs, qrels, settings)
+
+
+def _draw(files: list[str], inputs: config.EvalInputSettings, corpus: CorpusSettings) -> None:
+    """Draw queries for people to judge, and write the hits of the runs for them."""
+    from denserk.tasks.draw_queries import draw_queries
+
+    assert inputs.output is not None  # which --draw needs
+    runs = [*files, *inputs.run]
+    if inputs.corpus is not None:
+        from denserk.io.corpus import as_searched
+
+        corpus = as_searched(inputs.corpus, corpus, runs)
+    sources = ReportSources("", topics=inputs.topics, corpus=inputs.corpus, reading=corpus)
+    result = draw_queries(runs, inputs.output, inputs, sources, inputs.predicted)
+    logger.info(
+        f"{inputs.output}: {result.drawn:,} of {result.queries:,} queries drawn with seed "
+        f"{inputs.seed}, {result.pairs:,} passages to judge: fill in the empty column"
+    )
 
 
 def _write_pool(result: "EvaluationResult", path: str, sources: ReportSources) -> None:
@@ -285,9 +319,16 @@ def _evaluate_on_several(
 
 
 def _finish(
-    result: "EvaluationResult", runs: Sequence[str], settings: EvalSettings, sources: ReportSources
+    result: "EvaluationResult",
+    runs: Sequence[str],
+    settings: EvalSettings,
+    sources: ReportSources,
+    predicted: config.PredictedSettings | None = None,
 ) -> None:
-    """Test runs against a baseline, print measures, write plot and report, check minimum values."""
+    """Test runs against a baseline, print measures, write plot and report, check minimum values.
+
+    `predicted` may name labels that add to those of `sources.qrels`.
+    """
     from denserk.evaluation.evaluator import check_minimums
     from denserk.tasks.evaluation_outputs import (
         check_report_ids,
@@ -298,6 +339,10 @@ def _finish(
 
     check_report_ids(settings, result)
     result = with_statistics(result, runs, settings)
+    if predicted is not None and predicted.predicted is not None:
+        from denserk.tasks.evaluate_predicted import with_predicted_labels
+
+        result = with_predicted_labels(result, runs, sources.qrels, predicted, settings)
     show(result, settings)
     write_plot(result, settings)
     if settings.report is not None:

@@ -100,11 +100,43 @@ class EvaluationInput(Settings):
     answers: str | None = option(None, metavar="FILE|DIR|-", needs="corpus")
     """Questions with answers, instead of qrels: a hit is relevant if it contains an answer.
     [default: use the qrels]"""
-    corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", needs="answers report to_judge")
-    """Passages of the runs, for --answers, --report and --to-judge."""
+    corpus: str | None = option(
+        None, metavar="FILE|DIR|NAME|-", needs="answers report to_judge draw"
+    )
+    """Passages of the runs, for --answers, --report, --to-judge and --draw."""
     explain: str | None = option(None, metavar="QID", excludes="answers report baseline min")
     """Print one query as trec_eval, ir_measures, BEIR, MTEB and MS MARCO's script evaluate it.
     Why a run fails on it: --report with --set report-ids=QID."""
+
+
+class DrawSettings(Settings):
+    """Draw: of queries for people to judge."""
+
+    draw: int | None = option(
+        None,
+        metavar="N",
+        at_least=1,
+        needs="output",
+        excludes="qrels answers explain unjudged report plot baseline min",
+    )
+    """Draw N queries at random for people to judge, of those of --predicted, or else of --topics or
+    the runs, and write their first hits in all runs to --output. A smaller N is the beginning of a
+    larger one."""
+    seed: int = option(42, at_least=0, needs="draw")
+    """--draw: random seed."""
+    draw_depth: int = setting(10, at_least=1, needs="draw")
+    """--draw: number of hits of each run that are to be judged."""
+
+
+class PredictedSettings(Settings):
+    """Predicted labels: of many queries, beside human labels of few."""
+
+    predicted: str | None = option(None, metavar="QRELS", excludes="answers explain seeds")
+    """Qrels with labels that a reranker or an LLM predicted, for many queries, beside the qrels of
+    people for a few of them: prediction-powered intervals of means and differences."""
+    drawn: str | None = option(None, metavar="FILE", needs="predicted", excludes="draw")
+    """File that --draw wrote: checks that the human-judged queries are the first ones drawn.
+    [default: the qrels, if --draw wrote them]"""
 
 
 class AnswerSettings(Settings):
@@ -143,9 +175,9 @@ class UnjudgedSettings(Settings):
     to_judge: int | None = option(None, metavar="N", at_least=1, needs="unjudged")
     """Choose at most N unjudged hits whose judgments decide the sign of the first difference that
     is open, by the first measure; say how many it takes. [default: none]"""
-    output: str | None = option(None, metavar="FILE", needs="to_judge")
-    """Write the hits of --to-judge as a table with an empty column of grades, and with the texts of
-    --topics and --corpus; filled in, it is read as qrels. [default: not written]"""
+    output: str | None = option(None, metavar="FILE", needs="to_judge draw")
+    """Write the hits of --to-judge or --draw as a table with an empty column of grades, and with
+    the texts of --topics and --corpus; filled in, it is read as qrels. [default: not written]"""
 
 
 PREVIOUS = "previous"  # --baseline: of each run the one before it
@@ -189,10 +221,12 @@ class PageSettings(Settings):
     """Write an HTML report, DIR/index.html: tables, curves, and queries with their hits and the
     relevant passages that were missed; --set report-ids=QID chooses queries."""
     topics: str | None = option(
-        None, metavar="FILE|DIR|NAME", needs="report write_dpr_json write_pyserini_json to_judge"
+        None,
+        metavar="FILE|DIR|NAME",
+        needs="report write_dpr_json write_pyserini_json to_judge draw",
     )
-    """Topics with the query texts for --report, --write-dpr-json and --to-judge. [default: see the
-    runs]"""
+    """Topics with the query texts for --report, --write-dpr-json, --to-judge and --draw. [default:
+    see the runs]"""
     report_ids: tuple[str, ...] = setting(
         (), metavar="QID,QID,...", needs="report", excludes="answers"
     )
@@ -216,7 +250,9 @@ class EvalSettings(
     """Options that `eval` and `benchmark` share."""
 
 
-class EvalInputSettings(EvaluationInput, UnjudgedSettings, EvalSettings):
+class EvalInputSettings(
+    EvaluationInput, UnjudgedSettings, PredictedSettings, DrawSettings, EvalSettings
+):
     """Options of `eval`."""
 
 

@@ -23,6 +23,7 @@ from denserk.errors import UsageError
 from denserk.evaluation.evaluator import Evaluator, remarks
 from denserk.evaluation.measures import Measure, is_count, parse_measures
 from denserk.evaluation.needed_hits import first_hits, read_hits
+from denserk.evaluation.predicted_tables import predicted_tables
 from denserk.evaluation.query_details import (
     Group,
     HitList,
@@ -150,8 +151,8 @@ def write_report(
     """Write the page of a result, whose runs are in the files `runs`, one each; return its path."""
     names = [run.name for run in result.runs]
     paths = dict(zip(names, runs, strict=True))
-    manifests = _read_manifests(paths)
-    sources = _with_recorded_sources(sources, manifests)
+    manifests = read_run_manifests(paths)
+    sources = with_recorded_sources(sources, manifests)
     measure = _measure_to_compare(result.measures)
     reference = _reference_run(result)
     level = _relevance_level(result)
@@ -410,7 +411,17 @@ def _write_page(settings: PageSettings, result: Result, content: Mapping[str, An
         lstrip_blocks=True,
     )
     template = environment.get_template("report.html")
-    page = template.render(content, tables=tables(result, ReportSettings()), version=__version__)
+    measures = result
+    labels: list[Table] = []  # of the section on predicted labels
+    if isinstance(result, EvaluationResult) and result.predicted is not None:
+        measures = replace(result, predicted=None)
+        labels = predicted_tables(result.predicted, ReportSettings().places)
+    page = template.render(
+        content,
+        tables=tables(measures, ReportSettings()),
+        predicted_tables=labels,
+        version=__version__,
+    )
     path = page_in(settings)
     with write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -474,7 +485,7 @@ def _scores_by_relevance(judged_hits: Run, relevance: _Relevance) -> Scores:
     return scores
 
 
-def _read_manifests(paths: Mapping[str, str]) -> dict[str, Manifest]:
+def read_run_manifests(paths: Mapping[str, str]) -> dict[str, Manifest]:
     """Return the manifests of the runs that have one, by the names of the runs."""
     manifests = {}
     for name, path in paths.items():
@@ -483,7 +494,7 @@ def _read_manifests(paths: Mapping[str, str]) -> dict[str, Manifest]:
     return manifests
 
 
-def _with_recorded_sources(
+def with_recorded_sources(
     sources: ReportSources, manifests: Mapping[str, Manifest]
 ) -> ReportSources:
     """Return the sources with topics and corpus.

@@ -3,9 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from denserk.config import benchmarks as config
-from denserk.config.evaluation import ComparisonSettings
+from denserk.config.evaluation import ComparisonSettings, Correction
+from denserk.evaluation.inference import Gain
 from denserk.evaluation.measures import Measure
 from denserk.evaluation.unjudged_results import UnjudgedBounds
 
@@ -74,6 +76,58 @@ class Comparison:
         return abs(difference.mean) > self.spread.get((run, measure), 0.0)
 
 
+class Sample(StrEnum):
+    """What is known of how the human-judged queries were chosen among the predicted ones."""
+
+    DRAWN = "drawn"  # they are the first ones of a recorded random draw
+    NOT_FIRST = "not the first of the draw"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over queries and its confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class PoweredMean:
+    """A mean by human labels of few queries, without and with predicted labels of many."""
+
+    human: Interval  # by the human-judged queries alone
+    powered: Interval  # with predicted labels; the same as `human` where they do not help
+    correlation: float  # of the values by both labels on the human-judged queries
+    weight: float  # of the predictions, from 0 to 1
+    effective_queries: float  # human-judged ones that alone would give the powered interval
+    gain: Gain
+
+
+@dataclass(frozen=True)
+class PoweredDifference(PoweredMean):
+    """The same of a difference: run minus baseline over the queries."""
+
+    p: float  # two-sided p-value of the powered difference (Student's t)
+    corrected: float  # after the correction, as the interval is
+
+
+@dataclass(frozen=True)
+class PredictedLabels:
+    """Means and differences of runs by human labels of few queries and predicted ones of many."""
+
+    human_queries: int
+    predicted_queries: int  # the human-judged ones among them
+    sample: Sample
+    seed: int | None  # of the draw, if one is known
+    alpha: float
+    correction: Correction
+    means: Mapping[str, Mapping[str, PoweredMean]]  # run -> measure
+    baseline: str | None
+    differences: Mapping[str, Mapping[str, PoweredDifference]]  # run -> measure
+
+
 @dataclass(frozen=True)
 class PublishedRow:
     """The published results of one system on one benchmark."""
@@ -113,6 +167,7 @@ class EvaluationResult:
     runs: tuple[RunResult, ...]
     providers: Mapping[str, tuple[str, ...]]  # provider of ir-measures -> measures it computed
     comparison: Comparison | None = None
+    predicted: PredictedLabels | None = None
     published: tuple[PublishedRow, ...] = ()
     unjudged: UnjudgedBounds | None = None
 

@@ -21,6 +21,11 @@ from denserk.evaluation.power import (
     power_notes,
     verdict,
 )
+from denserk.evaluation.predicted_tables import (
+    predicted_lines,
+    predicted_object,
+    predicted_tables,
+)
 from denserk.evaluation.results import (
     BenchmarksResult,
     Comparison,
@@ -104,6 +109,8 @@ def tables(result: Result, report: ReportSettings) -> list[Table]:
     if isinstance(result, EvaluationResult) and result.comparison is not None:
         result_tables.append(_differences_table(result.comparison, report.places))
         result_tables += _undecided_tables(result.comparison)
+    if isinstance(result, EvaluationResult) and result.predicted is not None:
+        result_tables += predicted_tables(result.predicted, report.places)
     if isinstance(result, EvaluationResult) and result.unjudged is not None:
         result_tables += bounds_tables(result.unjudged, report.places)
     if result.published:
@@ -420,6 +427,8 @@ def _lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
     yield from _value_lines(result, report)
     if isinstance(result, EvaluationResult) and result.comparison is not None:
         yield from _difference_lines(result.comparison, report.places)
+    if isinstance(result, EvaluationResult) and result.predicted is not None:
+        yield from predicted_lines(result.predicted, report.places)
     if isinstance(result, EvaluationResult) and result.unjudged is not None:
         yield from bounds_lines(result.unjudged, report)
     for row in result.published:
@@ -505,6 +514,8 @@ def _evaluation_object(result: EvaluationResult, report: ReportSettings) -> dict
     }
     if result.comparison is not None:
         evaluation["comparison"] = _comparison_object(result.comparison)
+    if result.predicted is not None:
+        evaluation["predicted"] = predicted_object(result.predicted)
     if result.unjudged is not None:
         evaluation["unjudged"] = bounds_object(result.unjudged, report)
     return evaluation
@@ -551,12 +562,13 @@ def _trec_eval(result: Result, report: ReportSettings) -> str:
     if (
         isinstance(result, BenchmarksResult)
         or result.comparison
-        or result.published
         or result.unjudged
+        or result.predicted
+        or result.published
     ):
         message = (
-            "--format trec_eval has no lines for several benchmarks, --baseline, --unjudged or "
-            "--against"
+            "--format trec_eval has no lines for several benchmarks, --baseline, --unjudged, "
+            "--predicted or --against"
         )
         raise UsageError(message, "choose another format")
     sections = list(_query_sections(result, report))

@@ -20,7 +20,7 @@ NO_INPUTS = (*OUTPUTS, "report", "report_ids", "tag", "plot", "picture")
 # Metavars of outputs that are always a file, or standard output.
 FILES = ("FILE", "FILE|-")
 # Inputs that can be given once; the parser would silently use the last one.
-ONE_INPUT = ("answers", "baseline", "corpus", "encoded_queries", "qrels", "topics")
+ONE_INPUT = ("answers", "baseline", "corpus", "encoded_queries", "predicted", "qrels", "topics")
 # Inputs of which one can be standard input.
 INPUTS = (*ONE_INPUT, "data", "exclude", "files", "input", "run", "runs", "train")
 

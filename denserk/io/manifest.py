@@ -62,6 +62,7 @@ class Kind(StrEnum):
     EXPANSIONS = "generated queries and continuations"
     START = "a model from nothing"
     REPRODUCTION = "what reproduce made again"
+    DRAW = "a random draw of queries"
 
     @property
     def noun(self) -> str:
@@ -75,6 +76,7 @@ class Kind(StrEnum):
         remedies = {
             Kind.VECTORS: "denserk encode writes one",
             Kind.INDEX: "denserk index makes one of vectors, or of a corpus with --type bm25",
+            Kind.DRAW: "denserk eval RUN... --draw N --output FILE writes one",
         }
         return remedies.get(self)
 

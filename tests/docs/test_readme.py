@@ -230,6 +230,7 @@ def write_training_data(folder, texts, passages, draw):
             {"query": query, "positive": texts[docid], "negative": texts[negative_ids[0]]}
         )
     write_rows(folder / "train-queries.tsv", queries)
+    write_rows(folder / "many-queries.tsv", queries)
     write_rows(folder / "train-qrels.txt", judgments)
     write_rows(folder / "train.jsonl", examples)
     write_rows(folder / "triples.jsonl", triples)

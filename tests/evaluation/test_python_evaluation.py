@@ -126,3 +126,40 @@ def test_whatever_a_provider_raises_names_the_measure(monkeypatch):
     with pytest.raises(DenserkError, match=r"RR@10: msmarco cannot .*out of cheese") as caught:
         denserk.evaluate({"q1": {"d1": 1.0}}, QRELS, "RR@10 nDCG@10")
     assert "'nDCG@10'" in str(caught.value.hint)
+
+
+def test_predicted_labels_in_memory_give_what_files_give(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    predicted = {f"q{number}": {"d1": number % 2, "d2": 1} for number in range(60)}
+    drawn_qids = denserk.draw_queries(predicted, 20, seed=1)
+    assert denserk.draw_queries(predicted, 10, seed=1) == drawn_qids[:10]
+    human = {qid: {**predicted[qid], "d3": 1} for qid in drawn_qids}
+    human[drawn_qids[0]] = {"d1": 1, "d2": 0}
+    runs = {
+        "a": {qid: {"d1": 2.0, "d2": 1.0} for qid in predicted},
+        "b": {qid: {"d2": 2.0, "d1": 1.0} for qid in predicted},
+    }
+    options = {"baseline": "a", "details": True}
+    details = denserk.evaluate(runs, human, "RR@10", predicted=predicted, **options)
+    assert details.predicted.means["a"]["RR@10"].gain == "helps"
+    assert details.predicted.differences["b"]["RR@10"].powered.mean > 0
+    assert "with predictions" in details.table()
+    assert "no draw shows" in warnings_of(caplog)[-1]
+    for name, qrels in (("human", human), ("judge", predicted)):
+        lines = [f"{q} 0 {d} {g}\n" for q, grades in qrels.items() for d, g in grades.items()]
+        Path(f"{name}.qrels").write_text("".join(lines))
+    of_files = denserk.evaluate(runs, "human.qrels", "RR@10", predicted="judge.qrels", **options)
+    assert of_files.predicted == details.predicted
+
+
+def test_wrong_draws_are_named():
+    with pytest.raises(UsageError, match="2 queries only"):
+        denserk.draw_queries(["q1", "q2"], 3)
+    for queries, count in (("q1", 1), (["q1"], 0), (["q1"], "1")):
+        with pytest.raises(UsageError):
+            denserk.draw_queries(queries, count)
+
+
+def test_predicted_labels_need_means(caplog):
+    with pytest.raises(UsageError, match="NumQ"):
+        denserk.evaluate({"q1": {"d1": 1.0}}, QRELS, "NumQ", predicted=QRELS)
