@@ -62,6 +62,7 @@ class Kind(StrEnum):
     EXPANSIONS = "generated queries and continuations"
     START = "a model from nothing"
     REPRODUCTION = "what reproduce made again"
+    CHOICE = "a choice of a retriever"
 
     @property
     def noun(self) -> str:
