@@ -35,6 +35,7 @@ from denserk.evaluation.query_details import (
     query_rows,
     shown_passage,
 )
+from denserk.evaluation.pages import write_template
 from denserk.evaluation.report_figures import (
     Cost,
     Figure,
@@ -390,21 +391,9 @@ def _value(result: BenchmarksResult, benchmark: str, run: str, measure: str) -> 
 
 def _write_page(settings: PageSettings, result: Result, content: Mapping[str, Any]) -> Path:
     """Fill the template with the content and the tables of a result; return the page's path."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("denserk", "evaluation"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    template = environment.get_template("report.html")
-    page = template.render(content, tables=tables(result, ReportSettings()), version=__version__)
     path = page_in(settings)
-    with write_errors(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_text(path) as out:
-        out.write(page)
+    filled = {**content, "tables": tables(result, ReportSettings()), "version": __version__}
+    write_template(path, "report.html", filled)
     return path
 
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import batched
 from pathlib import Path
 from typing import Any
 
@@ -543,10 +542,9 @@ def draw_blocks(queries: JudgedQueries, settings: ChooseSettings) -> list[Block]
     """
     order = np.random.default_rng(settings.seed).permutation(len(queries.queries))
     shuffled = [queries.queries[row] for row in order]
-    return [
-        Block(queries_of_block, queries.topics)
-        for queries_of_block in batched(shuffled, settings.block_size)
-    ]
+    size = settings.block_size
+    starts = range(0, len(shuffled), size)
+    return [Block(shuffled[start : start + size], queries.topics) for start in starts]
 
 
 def values_of_run(run: Run, judgments: Any, measure: Measure) -> list[float]:
