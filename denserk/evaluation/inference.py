@@ -23,7 +23,10 @@ Values = NDArray[np.float64]  # (N,) of a measure, one for each query
 # 1 + b * difference. If the mean difference is not above 0, the expected capital never exceeds 1,
 # and by Ville's inequality it ever reaches 1 / alpha with a probability of at most alpha.
 
-BETS = np.array([0.0625, 0.125, 0.25, 0.5, 0.95])  # equal parts of the capital, one for each bet
+# Equal parts of the capital are bet with these shares. The best share is the mean difference over
+# the mean squared difference; the capital hardly grows where that is below half of the lowest.
+BETS = np.array([0.1, 0.2, 0.4, 0.8])
+ROUNDING = 1e-9  # of values that are just above 1
 
 
 class Interval(NamedTuple):
@@ -37,21 +40,23 @@ class SequentialComparison:
     """Compare systems on a growing number of queries, and drop those that are not the best.
 
     After each block of queries, a system is dropped if the evidence against its being the best
-    reaches 1 / alpha. A system with the highest mean over the population of queries is ever dropped
-    with a probability of at most alpha, however many systems, blocks and looks there are. Blocks
-    may have any size, and may end at any time for any reason.
+    reaches 2 / alpha. However many systems and blocks there are, and whenever and for whatever
+    reason they end,
 
-    Assumed: queries are a random sample in random order, so that what came before says nothing
-    about the mean of what comes next; and values lie between 0 and 1. Of several systems that are
-    equally good, each is dropped with a probability of at most alpha.
+    - a system of the highest mean is ever dropped with a probability of at most alpha / 2,
+    - one system remains alone, although another is as good or better, with one of at most alpha.
+
+    Means are those of the population that the queries come from. Assumed: queries are a random
+    sample in random order, so that earlier ones say nothing about later ones. Values are between 0
+    and 1.
 
     >>> comparison = SequentialComparison(["good", "bad"])
-    >>> comparison.add({"good": np.ones(4), "bad": np.zeros(4)})
+    >>> comparison.add({"good": np.ones(5), "bad": np.zeros(5)})
     >>> comparison.remaining
     ('good', 'bad')
-    >>> comparison.add({"good": np.ones(4), "bad": np.zeros(4)})
+    >>> comparison.add({"good": np.ones(5), "bad": np.zeros(5)})
     >>> comparison.remaining, comparison.dropped
-    (('good',), {'bad': 8})
+    (('good',), {'bad': 10})
     """
 
     def __init__(self, systems: Sequence[str], alpha: float = 0.05) -> None:
@@ -61,6 +66,7 @@ class SequentialComparison:
             raise UsageError(f"alpha is between 0 and 1, not {alpha}")
         self.systems = tuple(systems)
         self.alpha = alpha
+        self.threshold = 2 / alpha  # of the evidence that drops a system
         self.query_count = 0
         self.remaining = self.systems
         self.dropped: dict[str, int] = {}  # system -> number of queries after which it was dropped
@@ -95,7 +101,7 @@ class SequentialComparison:
         worse = [
             system
             for system in self.remaining
-            if system != leader and self._log_evidence(system) >= -math.log(self.alpha)
+            if system != leader and self._log_evidence(system) >= math.log(self.threshold)
         ]
         for system in worse:
             self.dropped[system] = self.query_count
@@ -132,8 +138,8 @@ class SequentialComparison:
         """Return bounds of the mean difference of a system from the leader.
 
         With a probability of 1 - alpha the bounds of all systems hold together after every block,
-        whichever system leads. They are two-sided and for all pairs, hence wider than what drops a
-        system: the bounds of a dropped system may contain 0. A dropped system is compared on the
+        whichever system leads. With more than two systems that asks for more evidence than dropping
+        one: the bounds of a dropped system may contain 0. A dropped system is compared on the
         queries that it has values of.
         """
         if system == self.leader:
@@ -148,14 +154,15 @@ class SequentialComparison:
 
 
 def _checked(system: str, values: Mapping[str, Values]) -> Values:
-    """Return the values of a system in a block."""
+    """Return the values of a system in a block, at most 1."""
     if system not in values:
         raise UsageError(f"the block has no values of {system}, which is not dropped")
     system_values = np.asarray(values[system], dtype=np.float64)
-    for value in system_values:
-        if not 0 <= value <= 1:
-            raise UsageError(f"{system} has the value {value}; values are between 0 and 1")
-    return system_values
+    is_valid = (system_values >= 0) & (system_values <= 1 + ROUNDING)
+    if not is_valid.all():
+        value = system_values[~is_valid][0]
+        raise UsageError(f"{system} has the value {value}; values between 0 and 1 are compared")
+    return np.minimum(system_values, 1.0)
 
 
 def _log_growth(differences: Values, mean: float = 0.0) -> Values:
