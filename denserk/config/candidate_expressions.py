@@ -1,9 +1,9 @@
 """Expressions of retrievers, in PyTerrier's operators: `0.3*bm25+0.7*minilm`, `bm25%50>>model`.
 
-    expression = sum { ">>" NAME }
-    sum        = term { "+" term }
-    term       = [ NUMBER "*" ] atom [ "%" NUMBER ]
-    atom       = NAME | "(" expression ")"
+expression = sum { ">>" NAME }
+sum        = term { "+" term }
+term       = [ NUMBER "*" ] atom [ "%" NUMBER ]
+atom       = NAME | "(" expression ")"
 """
 
 import re

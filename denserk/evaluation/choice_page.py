@@ -110,9 +110,7 @@ def write_page(path: Path, choice: Choice) -> None:
     content = {
         "choice": choice,
         "sentence": sentence(choice),
-        "open_sentences": [
-            open_sentence(difference, choice) for difference in choice.undecided
-        ],
+        "open_sentences": [open_sentence(difference, choice) for difference in choice.undecided],
         "rows": [table_row(system, choice) for system in choice.systems],
         "header": HEADER,
         "figures": figures,

@@ -23,6 +23,7 @@ from denserk.errors import UsageError
 from denserk.evaluation.evaluator import Evaluator, remarks
 from denserk.evaluation.measures import Measure, is_count, parse_measures
 from denserk.evaluation.needed_hits import first_hits, read_hits
+from denserk.evaluation.pages import write_template
 from denserk.evaluation.query_details import (
     Group,
     HitList,
@@ -35,7 +36,6 @@ from denserk.evaluation.query_details import (
     query_rows,
     shown_passage,
 )
-from denserk.evaluation.pages import write_template
 from denserk.evaluation.report_figures import (
     Cost,
     Figure,
@@ -51,7 +51,7 @@ from denserk.evaluation.tables import Result, tables
 from denserk.extras import require
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.data_sets import find_parts, local_copy
-from denserk.io.files import STREAM, whole_text, write_errors
+from denserk.io.files import STREAM
 from denserk.io.manifest import (
     Kind,
     Manifest,

@@ -77,7 +77,8 @@ def means_by_weights(
             qids = queries[start : start + BLOCK]
             block = _queries_with_passages(fused, qids)
             if block:
-                for weights, values in values_by_weights(block, measure, judgments, ranking).items():
+                values_of_block = values_by_weights(block, measure, judgments, ranking)
+                for weights, values in values_of_block.items():
                     values_of_weights[weights] += values
             progress.advance(len(qids))
     if not any(values_of_weights.values()):

@@ -21,7 +21,14 @@ from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.options import as_json
 from denserk.errors import UsageError
-from denserk.evaluation.choice import Choice, Cost, OpenDifference, Outcome, SystemResult, TestOpening
+from denserk.evaluation.choice import (
+    Choice,
+    Cost,
+    OpenDifference,
+    Outcome,
+    SystemResult,
+    TestOpening,
+)
 from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.inference import SequentialComparison, needed_queries
 from denserk.evaluation.measures import Measure
@@ -34,7 +41,7 @@ from denserk.records import Query
 from denserk.reporting import track
 from denserk.tasks.choose_candidates import (
     Block,
-    LearnedValues,
+    FittedHybrid,
     Rebuild,
     Retriever,
     RunFile,
@@ -178,17 +185,20 @@ class Costs:
 
     def of_system(self, retriever: Retriever) -> Cost:
         """Return what a system costs, with all that it is made of."""
-        sizes = [part.bytes_per_passage for part in retriever.searched()]
-        known_sizes = [size for size in sizes if size is not None]
-        seconds = [self._seconds_per_query(part) for part in retriever.searched()]
-        known_seconds = [value for value in seconds if value is not None]
-        is_given = any(isinstance(part, RunFile) for part in retriever.searched())
-        build_seconds = sum(self.build_seconds.get(part.name, 0.0) for part in retriever.prepared())
+        searched = retriever.searched()
+        seconds = total([self._seconds_per_query(part) for part in searched])
         return Cost(
-            query_milliseconds=1000 * sum(known_seconds) if len(known_seconds) == len(seconds) else None,
-            passage_bytes=sum(known_sizes) if len(known_sizes) == len(sizes) else None,
-            build_minutes=None if is_given else build_seconds / 60,
+            query_milliseconds=None if seconds is None else 1000 * seconds,
+            passage_bytes=total([part.bytes_per_passage for part in searched]),
+            build_minutes=self._build_minutes(retriever),
         )
+
+    def _build_minutes(self, retriever: Retriever) -> float | None:
+        """Return the time of building a system; None with a run file, which was built elsewhere."""
+        prepared = retriever.prepared()
+        if any(isinstance(part, RunFile) for part in prepared):
+            return None
+        return sum(self.build_seconds.get(part.name, 0.0) for part in prepared) / 60
 
     def _seconds_per_query(self, retriever: Retriever) -> float | None:
         """Return the time of a query in a retriever without its parts; None: it is not known."""
@@ -196,6 +206,16 @@ class Costs:
             return recorded_seconds_per_query(retriever.path)
         queries = self.searched_queries.get(retriever.name)
         return self.search_seconds[retriever.name] / queries if queries else None
+
+
+def total(values: Sequence[float | None]) -> float | None:
+    """Return the sum of costs; None if one of them is not known.
+
+    >>> total([1.0, 2.0]), total([1.0, None])
+    (3.0, None)
+    """
+    known_values = [value for value in values if value is not None]
+    return sum(known_values) if len(known_values) == len(values) else None
 
 
 class RunsOfBlock:
@@ -251,10 +271,10 @@ class Comparing:
         self._costs.read()
         self._comparison = SequentialComparison(list(self._systems), self._settings.alpha)
         self._records: list[BlockRecord] = []
-        self._learners: dict[str, Retriever] = {}
+        self._fitted_hybrids: dict[str, FittedHybrid] = {}
         for system in systems:
-            for retriever in system.retriever.searched():
-                self._learners[retriever.name] = retriever
+            for hybrid in fitted_hybrids(system.retriever):
+                self._fitted_hybrids[hybrid.name] = hybrid
 
     def prepare(self, test_queries: JudgedQueries | None) -> None:
         """Build what is missing."""
@@ -324,25 +344,23 @@ class Comparing:
         judgments = {qid: self._judgments[qid] for qid in block.qids}
         values = {}
         weights = {}
-        searched: dict[str, Retriever] = {}
+        hybrids: dict[str, FittedHybrid] = {}
         for name in self._comparison.remaining:
             retriever = self._systems[name].retriever
             values[name] = values_of_run(runs.run_of(retriever), judgments, self._inputs.measure)
             if retriever.weights is not None:
                 weights[name] = list(retriever.weights)
-            for part in retriever.searched():
-                searched[part.name] = part
-        learned: dict[str, LearnedValues] = {}
-        for name, retriever in searched.items():
-            learned_values = retriever.learn(runs.runs_of_parts(retriever), judgments)
-            if learned_values is not None:
-                learned[name] = learned_values
+            for hybrid in fitted_hybrids(retriever):
+                hybrids[hybrid.name] = hybrid
+        learned = {}
+        for name, hybrid in hybrids.items():
+            learned[name] = hybrid.learn(runs.runs_of_parts(hybrid), judgments)
         return BlockRecord(block.qids, values, weights, learned)
 
     def _recall(self, record: BlockRecord) -> None:
         """Let fitted hybrids learn what they learned before the interruption."""
         for name, learned in record.learned.items():
-            self._learners[name].recall(learned)
+            self._fitted_hybrids[name].recall(learned)
 
     def _add(self, record: BlockRecord) -> None:
         """Compare the systems with one more block."""
@@ -433,9 +451,7 @@ class Comparing:
         if choice.outcome is Outcome.BUDGET:
             logger.warning(f"{test_queries.qrels} stays sealed: nothing is decided yet")
             return None
-        openings = [
-            opening for opening in self._folder.openings() if opening.sha256 == sha256
-        ]
+        openings = [opening for opening in self._folder.openings() if opening.sha256 == sha256]
         if openings and not self._settings.open_again:
             return self._recorded_opening(openings[-1], choice)
         if openings:
@@ -500,7 +516,11 @@ class Comparing:
                 lambda: draw_choice(choice), "quality and cost", path / f"choice.{suffix}"
             )
         write_page(path / "index.html", choice)
-        state = {"outcome": choice.outcome.value, "blocks": choice.blocks, "queries": choice.queries}
+        state = {
+            "outcome": choice.outcome.value,
+            "blocks": choice.blocks,
+            "queries": choice.queries,
+        }
         if choice.outcome is Outcome.BUDGET:
             self._folder.interrupt(**state)
         else:
@@ -533,6 +553,11 @@ class Comparing:
                     cells.append("" if values is None else repr(values[row]))
                 rows.append([str(number), qid, *cells])
         write_rows(self._folder.path / "queries.tsv", rows, delimiter="\t")
+
+
+def fitted_hybrids(retriever: Retriever) -> list[FittedHybrid]:
+    """Return the hybrids with fitted weights that a retriever is made of, or is."""
+    return [part for part in retriever.searched() if isinstance(part, FittedHybrid)]
 
 
 def draw_blocks(queries: JudgedQueries, settings: ChooseSettings) -> list[Block]:

@@ -8,7 +8,7 @@ part are in the folder of the choice, under the name of the part.
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from denserk.config.choosing import ChooseSettings
 from denserk.config.encoding import ComputeSettings, EncodeSettings, ModelOptions
 from denserk.config.formats import CorpusSettings
 from denserk.config.mining import MiningPaths, MiningSettings
-from denserk.config.options import given_fields, select, spelled
+from denserk.config.options import given_fields, spelled
 from denserk.config.retrieval import (
     FusionMethod,
     FusionSettings,
@@ -166,13 +166,6 @@ class Retriever(ABC):
     def bytes_per_passage(self) -> float | None:
         """The size of its own index, without those of the parts; None: it is not known."""
         return 0.0
-
-    def learn(self, runs_of_parts: Sequence[Run], judgments: Grades) -> "LearnedValues | None":
-        """Learn from a block that has been evaluated, for later ones; return what was learned."""
-        return None
-
-    def recall(self, values: "LearnedValues") -> None:
-        """Take over what was learned from a block before an interruption."""
 
     @property
     def weights(self) -> Weights | None:

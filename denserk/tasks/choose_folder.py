@@ -1,14 +1,14 @@
 """The folder of `denserk choose`.
 
-    manifest.json              inputs and settings; `complete` once a decision is written
-    indexes/ vectors/ models/  what retrievers are built of, each resumable by itself
-    training/                  of finetune:MODEL: the hits of training queries, and negatives
-    blocks/0001/NAME.trec      hits for a block of queries
-    blocks/0001/values.json    written last: the block is evaluated
-    runs/NAME.trec             the hits of all blocks in one run
-    test/NAME.trec             hits for the sealed test queries
-    sealed.jsonl               a line for each opening of the test queries
-    queries.tsv choice.json costs.json choice.svg choice.png index.html    the result
+manifest.json              inputs and settings; `complete` once a decision is written
+indexes/ vectors/ models/  what retrievers are built of, each resumable by itself
+training/                  of finetune:MODEL: the hits of training queries, and negatives
+blocks/0001/NAME.trec      hits for a block of queries
+blocks/0001/values.json    written last: the block is evaluated
+runs/NAME.trec             the hits of all blocks in one run
+test/NAME.trec             hits for the sealed test queries
+sealed.jsonl               a line for each opening of the test queries
+queries.tsv choice.json costs.json choice.svg choice.png index.html    the result
 """
 
 import shutil
@@ -20,6 +20,7 @@ from typing import Any
 import orjson
 
 from denserk.config.choosing import ChooseSettings
+from denserk.config.formats import RunFormat
 from denserk.config.retrieval import IrMetadata, RankingSettings
 from denserk.errors import InputError, MismatchError
 from denserk.evaluation.choice import TestOpening
@@ -197,4 +198,4 @@ def read_hits(path: Path) -> dict[str, dict[str, float]]:
     """Read a run that `write_hits` wrote; it may be empty."""
     if path.stat().st_size == 0:
         return {}
-    return read_run_scores(path)
+    return read_run_scores(path, RunFormat.TREC)
