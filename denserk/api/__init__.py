@@ -8,6 +8,7 @@ Nothing is printed unless `show_progress` is called, warnings neither: messages 
 `denserk`.
 """
 
+from denserk.api.choosing import choose
 from denserk.api.encoder import Encoder, encode
 from denserk.api.evaluation import Evaluation, benchmark, evaluate, explain, fuse, rerank
 from denserk.api.indexes import BM25, Index
@@ -22,6 +23,7 @@ __all__ = [
     "Index",
     "Run",
     "benchmark",
+    "choose",
     "convert",
     "encode",
     "evaluate",

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from denserk.api.inputs import path_text
 from denserk.config import encoding, evaluation, formats, pretraining, retrieval
 from denserk.config.benchmarks import BenchmarkPaths, MakeSettings
+from denserk.config.choosing import ChooseSettings
 from denserk.config.help_texts import python_help_text
 from denserk.config.mining import MiningPaths, MiningSettings
 from denserk.config.options import build, fields_of, select
@@ -190,6 +191,11 @@ EVALUATE = Signature(
         formats.CorpusSettings,
     ),
     excluded="measures baseline seeds topics",
+)
+CHOOSE = Signature(
+    "denserk choose",
+    (ChooseSettings, formats.CorpusSettings, encoding.ComputeSettings),
+    excluded="corpus topics qrels output candidates",
 )
 EXPLAIN = Signature(
     "denserk eval --explain",

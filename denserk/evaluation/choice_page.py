@@ -12,7 +12,9 @@ from denserk.plots import INKS, TEXT, as_image, new_axes, style
 from denserk.version import __version__
 
 DROPPED = "#8a929b"
-LEAST_GAP = 0.055  # between the heights of two names, as a share of the picture's height
+LEAST_GAP = 0.04  # between the heights of two names, as a share of the axes' height
+AXES_POINTS = 250  # height of the axes, about
+ROOM_FOR_NAMES = 3.5  # the axis ends at so many times the highest cost
 
 
 class CostAxis(NamedTuple):
@@ -20,6 +22,14 @@ class CostAxis(NamedTuple):
 
     label: str
     positions: Sequence[float]  # of the systems
+
+
+class NamedPoint(NamedTuple):
+    """A system in the picture; they are sorted by height."""
+
+    height: float
+    position: float
+    name: str
 
 
 def draw_choice(choice: Choice) -> Any:
@@ -42,13 +52,14 @@ def draw_choice(choice: Choice) -> Any:
         axes.plot(position, leader.mean + system.difference, marker, color=ink, ms=6)
     axes.axhline(leader.mean, color=TEXT, lw=0.7, ls=(0, (4, 3)))
     axes.set(xlabel=cost.label, ylabel=choice.measure)
+    axes.margins(x=0.2)
     if is_known(cost):
         axes.set_xscale("log")
+        axes.set_xlim(min(cost.positions) / 1.5, max(cost.positions) * ROOM_FOR_NAMES)
         axes.xaxis.set_major_formatter("{x:,g}")
-        axes.margins(x=0.3)
     else:
+        axes.set_xlim(-0.5, len(choice.systems))
         axes.set_xticks([])
-        axes.margins(x=0.2)
     _write_names(axes, cost.positions, choice)
     level = f"{1 - choice.alpha:.0%}"
     note = (
@@ -78,23 +89,26 @@ def is_known(cost: CostAxis) -> bool:
 
 
 def _write_names(axes: Any, positions: Sequence[float], choice: Choice) -> None:
-    """Write the names of the systems beside their points, none on another one."""
+    """Write the names of the systems right of their points, above each other where they are near.
+
+    Names are spread by height alone, from the lowest point on.
+    """
     low, high = axes.get_ylim()
-    points = zip(positions, choice.systems, strict=True)
-    heights = []
-    for position, system in points:
-        height = choice.leader.mean + system.difference
-        heights.append((height, position, system))
-    heights.sort(key=lambda item: item[0])
-    last_height = low - (high - low)
-    for height, position, system in heights:
-        text_height = max(height, last_height + LEAST_GAP * (high - low))
-        last_height = text_height
+    least_gap = LEAST_GAP * (high - low)
+    points = []
+    for position, system in zip(positions, choice.systems, strict=True):
+        points.append(NamedPoint(choice.leader.mean + system.difference, position, system.name))
+    points.sort()
+    next_height = low
+    for point in points:
+        text_height = max(point.height, next_height)
+        next_height = text_height + least_gap
+        points_above = (text_height - point.height) / (high - low) * AXES_POINTS
         axes.annotate(
-            system.name,
-            (position, height),
-            (position, text_height),
-            textcoords=("offset points", "data") if False else "data",
+            point.name,
+            (point.position, point.height),
+            (7, points_above + 3),
+            textcoords="offset points",
             fontsize=7.5,
         )
 

@@ -66,7 +66,7 @@ def deciding_measure(text: str) -> Measure:
     if len(measures) > 1:
         raise UsageError(f"--measure {text}: one measure decides", hint)
     [measure] = measures
-    if not is_mean(measure) or measure.NAME.startswith("Num"):
+    if not is_mean(measure):
         message = f"--measure {text}: its values are not between 0 and 1, as the comparison needs"
         raise UsageError(message, hint)
     if needs_subtopics(measure):
@@ -180,10 +180,12 @@ class Retrievers:
                 return RerankedRetriever(name, self._inputs, part, model, self._texts)
             case Sum(retrievers, weights):
                 parts = [self.make(retriever) for retriever in retrievers]
-                name = self._file_name("+".join(part.name for part in parts))
+                names = [part.name for part in parts]
                 if weights is None:
+                    name = self._file_name("+".join(names))
                     return FittedHybrid(name, self._inputs, parts)
-                return Hybrid(name, self._inputs, parts, weights)
+                terms = [f"{weight:g}{name}" for weight, name in zip(weights, names, strict=True)]
+                return Hybrid(self._file_name("+".join(terms)), self._inputs, parts, weights)
 
     def _new_of_name(self, name: str) -> Retriever:
         """Return the retriever that a name stands for."""

@@ -32,6 +32,7 @@ FUNCTIONS: dict[str, tuple[signatures.Signature, Any, Any]] = {
     "fuse": (signatures.FUSE, options.FuseOptions, denserk.fuse),
     "rerank": (signatures.RERANK, options.RerankOptions, denserk.rerank),
     "evaluate": (signatures.EVALUATE, options.EvaluateOptions, denserk.evaluate),
+    "choose": (signatures.CHOOSE, options.ChooseOptions, denserk.choose),
     "explain": (signatures.EXPLAIN, options.ExplainOptions, denserk.explain),
     "benchmark": (signatures.BENCHMARK, options.BenchmarkOptions, denserk.benchmark),
     "mine_negatives": (
