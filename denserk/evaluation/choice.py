@@ -47,7 +47,9 @@ class OpenDifference:
     """A system that may be as good as the leader, and how many queries would show the difference.
 
     `needed_queries` are for a paired t test with a power of 80 %, at a level that is corrected for
-    the number of systems, if the difference is the true one; None: no number of queries shows it.
+    the number of systems, if the difference is the true one. Where such a test would need no more
+    than there are, they are those at which the evidence would drop the system if it goes on to grow
+    as before. None: no number of queries shows it.
     """
 
     system: str
@@ -165,5 +167,5 @@ def open_sentence(difference: OpenDifference, choice: Choice) -> str:
     more_queries = difference.needed_queries - choice.queries
     shown = f"the difference of {difference.difference:.4f} between {systems}"
     if more_queries <= 0:
-        return f"{shown} is near to being shown: a few more queries may do"
+        return f"a few more queries would show {shown}, if that is the true one"
     return f"about {more_queries:,} more queries would show {shown}, if that is the true one"

@@ -439,8 +439,21 @@ class Comparing:
         try:
             needed = needed_queries(difference, deviation, level)
         except ValueError:
-            needed = None
+            return OpenDifference(name, difference, deviation, None)
+        if needed <= len(differences):
+            needed = self._queries_by_evidence(name)
         return OpenDifference(name, difference, deviation, needed)
+
+    def _queries_by_evidence(self, name: str) -> int:
+        """Return the number of queries at which the evidence against a system would drop it.
+
+        It is a product over queries, so that its logarithm is taken to grow with their number.
+        """
+        queries = self._comparison.query_count
+        evidence = self._comparison.evidence(name)
+        if evidence <= 1:
+            return 2 * queries
+        return math.ceil(queries * math.log(1 / self._settings.alpha) / math.log(evidence))
 
     def open_test(self, test_queries: JudgedQueries, choice: Choice) -> TestOpening | None:
         """Evaluate the systems that may be the best on the sealed test queries, once.

@@ -20,7 +20,7 @@ from denserk.config.choosing import ChooseSettings
 from denserk.config.encoding import ComputeSettings, EncodeSettings, ModelOptions
 from denserk.config.formats import CorpusSettings
 from denserk.config.mining import MiningPaths, MiningSettings
-from denserk.config.options import given_fields, spelled
+from denserk.config.options import NOTHING, given_fields, spelled
 from denserk.config.retrieval import (
     FusionMethod,
     FusionSettings,
@@ -42,7 +42,16 @@ from denserk.index.fusion_weights import QueryContributions, values_by_weights, 
 from denserk.index.ranking import Hits, Ranking
 from denserk.io.corpus import PassageTexts, read_passages, with_used_fields
 from denserk.io.files import ScratchRecords
-from denserk.io.manifest import Description, beside, indexes_of, read_any_manifest, runs_of
+from denserk.io.manifest import (
+    Description,
+    Kind,
+    beside,
+    indexes_of,
+    model_of,
+    read_any_manifest,
+    read_manifest,
+    runs_of,
+)
 from denserk.io.outputs import training_folder
 from denserk.io.runs import RunLookup
 from denserk.io.short_texts import first_names
@@ -53,12 +62,12 @@ ALL_DIGITS = ".17g"  # of the scores in a run file
 # how finetune:MODEL is trained, beside what `choose` has settings for
 MINING_DEPTH = 30  # hits among which negatives are drawn
 TRAINING: Mapping[str, Any] = {
-    "batch_size": 32,
     "group_size": 2,
     "lr": 5e-5,
     "temperature": 0.05,
-    "passage_max_length": 128,
 }
+BATCH_SIZE = 32  # queries; fewer where there are not so many
+TRAINED_TOKENS = 128  # of a passage, at most; the trained model encodes as many as its base
 
 
 @dataclass(frozen=True)
@@ -377,6 +386,11 @@ class Encoder(IndexFolder):
         super().__init__(name, inputs, str(inputs.folder / "vectors" / name))
         self.model = model
 
+    @property
+    def text_options(self) -> Mapping[str, Any]:
+        """Settings of texts that replace the model's own when passages are encoded."""
+        return NOTHING
+
     def prepare(self) -> None:
         """Encode the corpus, unless that is done."""
         from denserk.tasks.encode import encode
@@ -387,7 +401,8 @@ class Encoder(IndexFolder):
             output=self.index,
             resume=beside(self.index).is_file(),
         )
-        encode(settings, self.inputs.corpus, ModelOptions(compute=self.inputs.compute))
+        options = ModelOptions(text=self.text_options, compute=self.inputs.compute)
+        encode(settings, self.inputs.corpus, options)
         super().prepare()
 
     def rebuild(self, commands: Rebuild) -> str:
@@ -397,6 +412,8 @@ class Encoder(IndexFolder):
     def _add_encoding(self, commands: Rebuild, model: str) -> str:
         vectors = commands.path(self.name)
         words = ["--model", model, "--corpus", *commands.corpus_words, *commands.compute_words]
+        for name, value in self.text_options.items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
         commands.add("encode", *words, "--output", vectors)
         return self._add_search(commands, vectors)
 
@@ -411,6 +428,24 @@ class FinetunedEncoder(Encoder):
         work = inputs.folder / "training"
         self._run = str(work / f"{name}.trec")
         self._examples = str(work / f"{name}.jsonl")
+
+    @property
+    def text_options(self) -> Mapping[str, Any]:
+        """The length of passages that the base was encoded with."""
+        model = model_of(read_manifest(self._base.index, Kind.VECTORS)) or {}
+        return {"passage_max_length": model["text"]["passage_max_length"]}
+
+    @property
+    def _training_options(self) -> Mapping[str, Any]:
+        """How the model is trained."""
+        length = min(TRAINED_TOKENS, self.text_options["passage_max_length"])
+        with Path(self._examples).open("rb") as lines:
+            example_count = sum(1 for _ in lines)
+        return {
+            **TRAINING,
+            "batch_size": min(BATCH_SIZE, example_count),
+            "passage_max_length": length,
+        }
 
     def prepare(self) -> None:
         """Mine negatives, train and encode, each unless that is done."""
@@ -457,7 +492,7 @@ class FinetunedEncoder(Encoder):
 
         settings = self.inputs.settings
         options = {
-            **TRAINING,
+            **self._training_options,
             "model": self._base.model,
             "train_data": [self._examples],
             "output": self.model,
@@ -492,7 +527,7 @@ class FinetunedEncoder(Encoder):
         )  # fmt: skip
         model = commands.path(f"{self.name}-model")
         options: list[str] = []
-        for name, value in TRAINING.items():
+        for name, value in self._training_options.items():
             options += [f"--{name.replace('_', '-')}", f"{value:g}"]
         commands.add(
             "finetune", "--model", self._base.model, "--train-data", examples, *options,
