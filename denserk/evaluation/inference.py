@@ -5,7 +5,7 @@ import sys
 import warnings
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -23,9 +23,11 @@ Values = NDArray[np.float64]  # (N,) of a measure, one for each query
 # 1 + b * difference. If the mean difference is not above 0, the expected capital never exceeds 1,
 # and by Ville's inequality it ever reaches 1 / alpha with a probability of at most alpha.
 
-# Equal parts of the capital are bet with these shares. The best share is the mean difference over
-# the mean squared difference; the capital hardly grows where that is below half of the lowest.
-BETS = np.array([0.1, 0.2, 0.4, 0.8])
+# The capital is divided: half is bet boldly, because two systems often differ on few queries, or a
+# little on most. The best share is the mean difference over the mean squared difference; where that
+# is below 0.05, half of the lowest bet, nothing is won.
+BETS = np.array([0.1, 0.25, 0.5, 0.99])
+STAKES = np.array([1, 1, 1, 3]) / 6  # parts of the capital that the bets start with
 ROUNDING = 1e-9  # of values that are just above 1
 
 
@@ -71,11 +73,8 @@ class SequentialComparison:
         self.remaining = self.systems
         self.dropped: dict[str, int] = {}  # system -> number of queries after which it was dropped
         self._values: dict[str, Values] = {system: np.empty(0) for system in systems}
-        # of each bet on "the first system is better than the second"; (bets,)
-        self._log_capital: dict[tuple[str, str], Values] = {}
-        for pair in combinations(systems, 2):
-            self._log_capital[pair] = np.zeros(len(BETS))
-            self._log_capital[pair[::-1]] = np.zeros(len(BETS))
+        # (bets,) for each pair: what the bets on "the first is better than the second" have become
+        self._log_capital = {pair: np.log(STAKES) for pair in permutations(systems, 2)}
 
     def add(self, values: Mapping[str, Values]) -> None:
         """Add a block: the values of each remaining system on the same queries in the same order.
@@ -89,14 +88,16 @@ class SequentialComparison:
         self.query_count += sizes[self.remaining[0]]
         for system, system_values in block.items():
             self._values[system] = np.concatenate([self._values[system], system_values])
-        for first, second in combinations(self.remaining, 2):
-            differences = block[first] - block[second]
-            self._log_capital[first, second] += _log_growth(differences)
-            self._log_capital[second, first] += _log_growth(-differences)
+        for better, worse in permutations(self.remaining, 2):
+            differences = block[better] - block[worse]
+            self._log_capital[better, worse] += _log_growth(differences)
         self._drop()
 
     def _drop(self) -> None:
-        """Drop all systems with enough evidence against them, but never the leader."""
+        """Drop all systems with enough evidence against them.
+
+        Never the leader: bets on systems that are dropped may still count against it.
+        """
         leader = self.leader
         worse = [
             system
@@ -132,7 +133,8 @@ class SequentialComparison:
 
     def _log_evidence(self, system: str) -> float:
         others = [other for other in self.systems if other != system]
-        return _log_mean([_log_mean(self._log_capital[other, system]) for other in others])
+        log_capitals = [self._log_capital[other, system] for other in others]
+        return _log_sum(np.concatenate(log_capitals)) - math.log(len(others))
 
     def interval(self, system: str) -> Interval:
         """Return bounds of the mean difference of a system from the leader.
@@ -176,13 +178,13 @@ def _log_growth(differences: Values, mean: float = 0.0) -> Values:
     return growth
 
 
-def _log_mean(logarithms: Sequence[float] | Values) -> float:
-    """Return the logarithm of the mean of numbers that are given by their logarithms.
+def _log_sum(logarithms: Values) -> float:
+    """Return the logarithm of the sum of numbers that are given by their logarithms.
 
-    >>> round(math.exp(_log_mean([math.log(1), math.log(3)])), 12)
-    2.0
+    >>> round(math.exp(_log_sum(np.log([1, 3]))), 12)
+    4.0
     """
-    return float(np.logaddexp.reduce(logarithms)) - math.log(len(logarithms))
+    return float(np.logaddexp.reduce(logarithms))
 
 
 def _lower_bound(differences: Values, log_threshold: float) -> float:
@@ -190,7 +192,8 @@ def _lower_bound(differences: Values, log_threshold: float) -> float:
     from scipy.optimize import brentq
 
     def log_excess(mean: float) -> float:
-        return _log_mean(_log_growth(differences, mean)) - log_threshold
+        log_capital = np.log(STAKES) + _log_growth(differences, mean)
+        return _log_sum(log_capital) - log_threshold
 
     lowest = -1 + 1e-9
     if len(differences) == 0 or log_excess(lowest) <= 0:
