@@ -42,6 +42,7 @@ def collection(tmp_path_factory):
     write_run(folder / "good.trec", share=0.9, seed=1)
     write_run(folder / "bad.trec", share=0.1, seed=2)
     write_run(folder / "middle.trec", share=0.6, seed=3)
+    write_run(folder / "near.trec", share=0.8, seed=4)
     (folder / "copy.trec").write_text((folder / "good.trec").read_text())
     write_tiny(folder / "model", "bert", VOCABULARY, head=False)
     write_tiny_classifier(folder / "reranker", "bert", VOCABULARY)
@@ -142,7 +143,7 @@ def test_two_copies_of_a_system_are_undecided(settings):
 
 
 def test_what_would_decide_is_a_number_of_queries(settings):
-    choice = choose(settings("good.trec", "middle.trec", qrels="test.txt"))
+    choice = choose(settings("good.trec", "near.trec", qrels="test.txt"))
     assert choice.outcome is Outcome.UNDECIDED
     [difference] = choice.undecided
     assert difference.needed_queries > 10
