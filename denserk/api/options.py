@@ -476,7 +476,7 @@ class ChooseOptions(ResumeOptions, CorpusOptions, ComputeOptions, total=False):
     open_again: bool
     """Open test queries that were opened before; this is recorded, too. [default: False]"""
     alpha: float
-    """Probability with which the best system may be dropped; intervals have the level 1 - alpha.
+    """Probability of naming one system although another is as good; intervals are at 1 - alpha.
     [default: 0.05]"""
     block_size: int
     """Queries of a block; after each one the candidates are compared. [default: 25]"""

@@ -66,7 +66,7 @@ class ChooseSettings(ResumeSettings, kw_only=True):
     open_again: bool = option(False, needs="test_qrels")
     """Open test queries that were opened before; this is recorded, too."""
     alpha: float = option(0.05, above=0, below=1)
-    """Probability with which the best system may be dropped; intervals have the level 1 - alpha."""
+    """Probability of naming one system although another is as good; intervals are at 1 - alpha."""
     block_size: int = setting(25, at_least=1)
     """Queries of a block; after each one the candidates are compared."""
     seed: int = 42

@@ -453,7 +453,7 @@ class Comparing:
         evidence = self._comparison.evidence(name)
         if evidence <= 1:
             return 2 * queries
-        return math.ceil(queries * math.log(1 / self._settings.alpha) / math.log(evidence))
+        return math.ceil(queries * math.log(self._comparison.threshold) / math.log(evidence))
 
     def open_test(self, test_queries: JudgedQueries, choice: Choice) -> TestOpening | None:
         """Evaluate the systems that may be the best on the sealed test queries, once.
@@ -550,7 +550,7 @@ class Comparing:
                 paths.append(self._folder.block_folder(number) / f"{retriever.name}.trec")
                 queries += block.queries
         topics = {"name": self._settings.topics, "sha256": topics_sha256(queries)}
-        made_from = {**retriever.description, "retriever": system.expression, "topics": topics}
+        made_from = {**retriever.description, "topics": topics}
         self._folder.write_joined_run(
             retriever.name, paths, self._settings.hits, made_from, len(queries)
         )
