@@ -345,7 +345,7 @@ def choose(settings: ChooseSettings, corpus: CorpusSettings, compute: ComputeSet
     if choice.test is not None:
         _log_test(choice.test)
     if choice.commands:
-        logger.info(f"{choice.leader.name} again:")
+        logger.info(f"commands that build {choice.leader.name} again:")
     for line in choice.commands:
         logger.info(f"  {line}")
     page = Path(settings.output) / "index.html"

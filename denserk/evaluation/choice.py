@@ -162,8 +162,10 @@ def sentence(choice: Choice) -> str:
 def open_sentence(difference: OpenDifference, choice: Choice) -> str:
     """Return what would decide between the leader and a system."""
     systems = f"{choice.leader.name} and {difference.system}"
-    if difference.needed_queries is None:
+    if difference.difference == 0:
         return f"{systems} have the same mean: no number of queries would tell them apart"
+    if difference.needed_queries is None:
+        return f"what would decide between {systems} cannot be said after so few queries"
     more_queries = difference.needed_queries - choice.queries
     shown = f"the difference of {difference.difference:.4f} between {systems}"
     if more_queries <= 0:

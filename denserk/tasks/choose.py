@@ -63,8 +63,8 @@ from denserk.tasks.choose_inputs import (
     deciding_measure,
     parse_candidates,
     read_judged_queries,
+    read_run_files,
     refuse_overlap,
-    require_same_names,
 )
 
 logger = logging.getLogger(__name__)
@@ -92,16 +92,19 @@ def choose(
     if len(queries.queries) < 2:
         raise UsageError(f"{settings.qrels} judges one query, which decides nothing")
     test_queries = _check_other_queries(settings, queries)
-    folder = ChoiceFolder(settings, _manifest(settings, queries, corpus, compute))
     with scratch_folder("choose") as scratch, ExitStack() as opened:
-        inputs = SharedInputs(settings, corpus, compute, folder.path, scratch, measure, opened)
+        output = Path(settings.output)
+        inputs = SharedInputs(settings, corpus, compute, output, scratch, measure, opened)
         retrievers = Retrievers(inputs)
         systems = []
         for label, expression in candidates:
             systems.append(System(label, str(expression), retrievers.make(expression)))
+        run_checksums = read_run_files(systems, queries, test_queries)
+        manifest = _manifest(settings, queries, corpus, compute, run_checksums)
+        folder = ChoiceFolder(settings, manifest)
         folder.prepare()
         comparing = Comparing(inputs, systems, queries, folder)
-        comparing.prepare(test_queries)
+        comparing.prepare()
         comparing.compare(deadline)
         choice = comparing.choice()
         if test_queries is not None:
@@ -133,12 +136,14 @@ def _manifest(
     queries: JudgedQueries,
     corpus: CorpusSettings,
     compute: ComputeSettings,
+    run_checksums: Sequence[str],
 ) -> Manifest:
     """Return the manifest of an unfinished choice."""
     all_settings = as_json(settings)
     recorded_settings: dict[str, Any] = {"candidates": list(settings.expressions)}
     for name in COMPARED_SETTINGS.split():
         recorded_settings[name] = all_settings[name]
+    recorded_settings["runs_sha256"] = run_checksums
     recorded_settings["corpus_settings"] = as_json(corpus)
     recorded_settings["dtype"] = compute.dtype.value
     made_from = {
@@ -177,6 +182,10 @@ class Costs:
             "searched_queries": self.searched_queries,
         }
         write_json(self.path, values)
+
+    def add_build(self, name: str, seconds: float) -> None:
+        """Add a time of building a retriever."""
+        self.build_seconds[name] = self.build_seconds.get(name, 0.0) + seconds
 
     def add_search(self, name: str, seconds: float, queries: int) -> None:
         """Add a search of a retriever."""
@@ -276,7 +285,7 @@ class Comparing:
             for hybrid in fitted_hybrids(system.retriever):
                 self._fitted_hybrids[hybrid.name] = hybrid
 
-    def prepare(self, test_queries: JudgedQueries | None) -> None:
+    def prepare(self) -> None:
         """Build what is missing."""
         retrievers: dict[str, Retriever] = {}
         for system in self._systems.values():
@@ -284,33 +293,27 @@ class Comparing:
                 retrievers[retriever.name] = retriever
         self._folder.note_files(list(retrievers))
         for name, retriever in retrievers.items():
-            started = time.perf_counter()
-            retriever.prepare()
-            if not self._costs.is_built.get(name):
-                seconds = time.perf_counter() - started
-                self._costs.build_seconds[name] = self._costs.build_seconds.get(name, 0.0) + seconds
-                self._costs.is_built[name] = True
-                self._costs.write()
-        self._check_run_files(test_queries)
+            if self._costs.is_built.get(name):
+                retriever.prepare()
+            else:
+                self._prepare_timed(retriever)
 
-    def _check_run_files(self, test_queries: JudgedQueries | None) -> None:
-        """Raise an error for a run file without any of the queries; warn if it lacks some."""
-        settings = self._settings
-        queries = [query for block in self._blocks for query in block.queries]
-        judged = JudgedQueries(queries, self._judgments, settings.topics, settings.qrels)
-        for queries_to_search in (judged, test_queries):
-            if queries_to_search is None:
-                continue
-            systems = list(self._systems.values())
-            for path, missing in require_same_names(systems, queries_to_search).items():
-                if missing:
-                    logger.warning(
-                        f"{path} lacks {missing:,} of the {len(queries_to_search.queries):,} "
-                        f"queries that {queries_to_search.qrels} judges; they count as 0"
-                    )
+    def _prepare_timed(self, retriever: Retriever) -> None:
+        """Prepare a retriever; the time counts, also where it is interrupted."""
+        started = time.perf_counter()
+        try:
+            retriever.prepare()
+            self._costs.is_built[retriever.name] = True
+        finally:
+            self._costs.add_build(retriever.name, time.perf_counter() - started)
+            self._costs.write()
 
     def compare(self, deadline: float | None) -> None:
-        """Evaluate block after block until one system is left, or queries or time are used up."""
+        """Evaluate block after block until one system is left, or queries or time are used up.
+
+        Even without time, one block is evaluated, so that every call brings the comparison forward.
+        """
+        evaluated_blocks = 0
         if len(self._blocks) == 1:
             logger.warning(
                 f"{self._query_count:,} queries are one block: no system can be dropped before "
@@ -321,8 +324,10 @@ class Comparing:
             for number, block in enumerate(self._blocks, start=1):
                 record = self._folder.read_block(number, block.qids)
                 if record is None:
-                    if self._is_time_over(deadline):
+                    is_time_over = deadline is not None and time.monotonic() > deadline
+                    if is_time_over and evaluated_blocks > 0:
                         return
+                    evaluated_blocks += 1
                     record = self._evaluate(number, block)
                     self._folder.write_block(number, record)
                     self._costs.write()
@@ -333,10 +338,6 @@ class Comparing:
                 progress.note(f"{len(self._comparison.remaining)} candidates")
                 if len(self._comparison.remaining) == 1:
                     return
-
-    def _is_time_over(self, deadline: float | None) -> bool:
-        """Return whether the budget is used up; one block at least is evaluated."""
-        return deadline is not None and bool(self._records) and time.monotonic() > deadline
 
     def _evaluate(self, number: int, block: Block) -> BlockRecord:
         """Search and evaluate a block with the remaining systems; fitted hybrids learn from it."""
@@ -434,7 +435,9 @@ class Comparing:
         """Return what would decide between the leader and another system."""
         differences = self._values(self._comparison.leader) - self._values(name)
         difference = _mean(differences)
-        deviation = float(np.std(differences, ddof=1))
+        deviation = math.nan
+        if len(differences) > 1:
+            deviation = float(np.std(differences, ddof=1))
         level = self._settings.alpha / (len(self._systems) - 1)
         try:
             needed = needed_queries(difference, deviation, level)

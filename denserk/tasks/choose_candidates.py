@@ -5,6 +5,7 @@ stands on, such as the indexes of a hybrid, are its `parts`, which candidates sh
 part are in the folder of the choice, under the name of the part.
 """
 
+import logging
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ import numpy as np
 from denserk.config import finetuning
 from denserk.config.choosing import ChooseSettings
 from denserk.config.encoding import ComputeSettings, EncodeSettings, ModelOptions
-from denserk.config.formats import CorpusSettings
+from denserk.config.formats import CorpusSettings, RunFormat
 from denserk.config.mining import MiningPaths, MiningSettings
 from denserk.config.options import NOTHING, given_fields, spelled
 from denserk.config.retrieval import (
@@ -33,7 +34,7 @@ from denserk.config.retrieval import (
     SearchSettings,
 )
 from denserk.config.values import plain
-from denserk.errors import MismatchError
+from denserk.errors import InputError, MismatchError
 from denserk.evaluation.measures import Measure
 from denserk.evaluation.results import Grades, Run
 from denserk.index.folder import folder_bytes
@@ -56,6 +57,8 @@ from denserk.io.outputs import training_folder
 from denserk.io.runs import RunLookup
 from denserk.io.short_texts import first_names
 from denserk.records import Query, best_first
+
+logger = logging.getLogger(__name__)
 
 FLOAT32_DIGITS = ".9g"  # of the scores that a search computes
 ALL_DIGITS = ".17g"  # of the scores in a run file
@@ -216,22 +219,33 @@ class RunFile(Retriever):
         self._run: RunLookup | None = None
 
     def prepare(self) -> None:
-        """Read the run."""
+        """Read the run, unless that is done."""
+        if self._run is not None:
+            return
         hits = ScratchRecords(self.inputs.scratch / f"{self.name}.hits")
         self.inputs.opened.enter_context(closing(hits))
         self._run = RunLookup(self.path, hits)
 
-    def require_queries(self, qids: Sequence[str], source: str) -> int:
-        """Return how many queries the run lacks; raise a MismatchError if it has none of them."""
+    @property
+    def has_scores(self) -> bool:
+        """Whether the run has scores, and not ranks alone."""
+        return self._run is not None and self._run.format is not RunFormat.MSMARCO
+
+    def check_queries(self, qids: Sequence[str], qrels: str) -> None:
+        """Raise a MismatchError if the run has none of the queries; warn if it lacks some."""
         assert self._run is not None  # it is prepared
         present = set(self._run.queries)
         missing = [qid for qid in qids if qid not in present]
         if len(missing) == len(qids):
             raise MismatchError(
-                f"{self.path} answers queries {first_names(self._run.queries)}; {source} judges "
+                f"{self.path} answers queries {first_names(self._run.queries)}; {qrels} judges "
                 f"queries {first_names(qids)}: none in common"
             )
-        return len(missing)
+        if missing:
+            logger.warning(
+                f"{self.path} lacks {len(missing):,} of the {len(qids):,} queries that {qrels} "
+                f"judges ({first_names(missing)}); they count as 0"
+            )
 
     def search(self, block: Block, runs_of_parts: Sequence[Run]) -> Iterator[tuple[str, Hits]]:
         """Yield the hits of the file."""
@@ -554,7 +568,11 @@ class Hybrid(Retriever):
         return self._weights
 
     def prepare(self) -> None:
-        """Do nothing: the parts are prepared."""
+        """Check that the parts, which are prepared, have scores."""
+        for part in self.searched():
+            if isinstance(part, RunFile) and not part.has_scores:
+                hint = "a hybrid adds scores: leave this run out of it"
+                raise InputError(part.path, None, "ranks, no scores", "scores", hint)
 
     def search(self, block: Block, runs_of_parts: Sequence[Run]) -> Iterator[tuple[str, Hits]]:
         """Yield the fused hits."""

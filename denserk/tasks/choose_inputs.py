@@ -1,7 +1,7 @@
 """What `denserk choose` compares by: candidates from their expressions, and judged queries."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from denserk.evaluation.results import Grades
 from denserk.index.folder import is_vector_folder, read_index_manifest
 from denserk.io.blocks import texts_sha256
 from denserk.io.detection import detect_run_or_qrels
-from denserk.io.manifest import Kind, beside, read_any_manifest
+from denserk.io.manifest import Kind, beside, file_sha256, read_any_manifest
 from denserk.io.model_files import can_be_on_hub, find_model, look_for_model
 from denserk.io.qrels import read_qrels_map
 from denserk.io.short_texts import first_names, with_single_spaces
@@ -289,12 +289,36 @@ def _compared_text(query: Query) -> str:
     return with_single_spaces(query.text).casefold()
 
 
-def require_same_names(systems: Sequence[System], queries: JudgedQueries) -> Mapping[str, int]:
-    """Return how many queries each run file lacks; raise an error for one that has none."""
-    missing = {}
-    qids = [query.qid for query in queries.queries]
+def read_run_files(
+    systems: Sequence[System], queries: JudgedQueries, test_queries: JudgedQueries | None
+) -> list[str]:
+    """Read the run files among the candidates; return their checksums.
+
+    Raise an error for one without any of the queries, and warn if it lacks some. A run knows
+    queries by their ids alone, so that test queries must have other ids.
+    """
+    run_files: dict[str, RunFile] = {}
     for system in systems:
         for retriever in system.retriever.searched():
             if isinstance(retriever, RunFile):
-                missing[retriever.path] = retriever.require_queries(qids, queries.qrels)
-    return missing
+                run_files[retriever.path] = retriever
+    for run_file in run_files.values():
+        run_file.prepare()
+        run_file.check_queries([query.qid for query in queries.queries], queries.qrels)
+        if test_queries is not None:
+            _refuse_shared_ids(run_file.path, queries, test_queries)
+            test_qids = [query.qid for query in test_queries.queries]
+            run_file.check_queries(test_qids, test_queries.qrels)
+    return [file_sha256(path) for path in run_files]
+
+
+def _refuse_shared_ids(run: str, queries: JudgedQueries, test_queries: JudgedQueries) -> None:
+    """Raise a MismatchError if a run cannot tell test queries from those that decide."""
+    qids = {query.qid for query in queries.queries}
+    shared_qids = [query.qid for query in test_queries.queries if query.qid in qids]
+    if shared_qids:
+        raise MismatchError(
+            f"{queries.qrels} and {test_queries.qrels} have {len(shared_qids):,} ids of queries in "
+            f"common ({first_names(shared_qids)}), which {run} does not tell apart",
+            "give the test queries other ids",
+        )

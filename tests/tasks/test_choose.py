@@ -3,20 +3,26 @@
 import json
 import random
 import shlex
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ir_measures import nDCG
 
 import denserk
-from denserk.commands.app import run
+from denserk.commands.app import register, run
 from denserk.config.choosing import ChooseSettings, parse_budget
 from denserk.config.encoding import ComputeSettings
+from denserk.config.formats import CorpusSettings
 from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.evaluation.choice import Outcome
 from denserk.io.runs import read_run_scores
 from denserk.tasks.choose import choose
+from denserk.tasks.choose_candidates import Rebuild, SharedInputs
 from denserk.tasks.choose_folder import ChoiceFolder
+from denserk.tasks.choose_inputs import Retrievers, parse_candidates
+from tests.docs.test_readme import parse
 from tests.support.tiny_models import write_tiny, write_tiny_classifier
 from tests.support.toy import VOCABULARY, WORDS
 
@@ -198,9 +204,9 @@ def test_a_budget_ends_between_blocks_and_is_continued(settings, tmp_path):
     manifest = json.loads((tmp_path / "choice/manifest.json").read_text())
     assert manifest["complete"] is False
     assert manifest["contents"]["blocks"] == 1
-    for blocks in (1, 2):  # a call that finds finished blocks evaluates no more without time
+    for blocks in (2, 3):  # every call brings it forward
         choice = choose(settings(*candidates, budget="0s", resume=True))
-        assert choice.blocks <= blocks
+        assert choice.blocks == blocks
     choose(settings(*candidates, resume=True))
     assert contents_of(tmp_path / "choice") == contents_of(whole)
     assert json.loads((tmp_path / "choice/manifest.json").read_text())["complete"] is True
@@ -272,6 +278,31 @@ def test_all_kinds_of_candidates(settings, tmp_path):
             assert system.cost.build_minutes > 0
     again = choose(settings(*candidates, block_size=20, resume=True, **options))
     assert again.as_json() == choice.as_json()
+    check_commands(settings(*candidates, **options), tmp_path)
+
+
+def check_commands(settings, folder):
+    """The commands that build each kind of retriever again are ones that the parser takes."""
+    with ExitStack() as opened:
+        inputs = SharedInputs(
+            settings,
+            CorpusSettings(),
+            ComputeSettings(threads=1),
+            Path(settings.output),
+            folder,
+            nDCG @ 10,
+            opened,
+        )
+        retrievers = Retrievers(inputs)
+        commands = Rebuild(inputs)
+        for _, expression in parse_candidates(settings):
+            retrievers.make(expression).rebuild(commands)
+    names = {shlex.split(line)[1] for line in commands.lines}
+    assert names == {"index", "encode", "search", "fuse", "rerank", "mine-negatives", "finetune"}
+    for name in names:
+        register(name)
+    for line in commands.lines:
+        parse(shlex.split(line)[1:])
 
 
 def test_the_commands_build_the_winner_again(settings, tmp_path, monkeypatch):
@@ -361,6 +392,30 @@ def test_topics_without_judgments(settings, tmp_path):
     (tmp_path / "other.tsv").write_text("x\tanother query\n")
     with pytest.raises(MismatchError, match="none of the queries"):
         choose(settings("good.trec", "bad.trec", topics=str(tmp_path / "other.tsv")))
+
+
+def test_a_run_of_other_queries_leaves_no_folder(settings, tmp_path):
+    (tmp_path / "other.trec").write_text("x Q0 p0 1 1.0 run\n")
+    with pytest.raises(MismatchError, match="none in common"):
+        choose(settings("good.trec", str(tmp_path / "other.trec")))
+    assert not (tmp_path / "choice").exists()
+
+
+def test_a_changed_run_is_not_resumed(settings, tmp_path):
+    changing = tmp_path / "changing.trec"
+    changing.write_text(Path("bad.trec").read_text())
+    choose(settings("good.trec", str(changing), budget="0s"))
+    changing.write_text(Path("middle.trec").read_text())
+    with pytest.raises(MismatchError, match="runs_sha256"):
+        choose(settings("good.trec", str(changing), resume=True))
+
+
+def test_a_run_cannot_tell_test_queries_of_the_same_ids(settings, tmp_path):
+    (tmp_path / "test.tsv").write_text("q0\tanother question\n")
+    (tmp_path / "test.txt").write_text("q0 0 p0 1\n")
+    options = {"test_qrels": str(tmp_path / "test.txt"), "test_topics": str(tmp_path / "test.tsv")}
+    with pytest.raises(MismatchError, match="does not tell apart"):
+        choose(settings("good.trec", "bad.trec", **options))
 
 
 def test_judged_queries_without_text(settings, tmp_path):
