@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from denserk.api import Index as Index
     from denserk.api import Run as Run
     from denserk.api import benchmark as benchmark
+    from denserk.api import choose as choose
     from denserk.api import convert as convert
     from denserk.api import draw_queries as draw_queries
     from denserk.api import encode as encode
@@ -36,6 +37,7 @@ __all__ = [
     "Index",
     "Run",
     "benchmark",
+    "choose",
     "convert",
     "draw_queries",
     "encode",

@@ -62,6 +62,11 @@ step "Three questions for the fine-tuned model"
 run denserk search --index demo/finetuned --hits 2 --query 'how similar are two strings' \
   --query 'keep a password from showing while it is typed' --query 'why are two lists in a test not equal' --quiet
 
-printf '\nDone in %s s. demo/measures.png compares the four, demo/model/training.png shows the training.\n' "$SECONDS"
+step "Which one to take? Queries come in blocks, and what is not the best is dropped early"
+run denserk choose --corpus demo/corpus.jsonl --topics demo/queries.tsv --qrels demo/qrels.txt --candidates demo/bm25.trec \
+  --candidates demo/minilm.trec --candidates demo/finetuned.trec --candidates demo/hybrid.trec --output demo/choice
+
+printf '\nDone in %s s. demo/measures.png compares the four, demo/model/training.png shows the training,\n' "$SECONDS"
+printf 'demo/choice/index.html the choice among them.\n'
 printf '"source .venv/bin/activate" brings the denserk command; docs/tutorial.md uses your own data,\n'
 printf 'docs/papers/aggretriever.md trains Aggretriever, which needs more than minutes.\n'

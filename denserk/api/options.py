@@ -460,6 +460,48 @@ class EvaluateOptions(MeasureOptions, OverwriteOptions, CorpusOptions, total=Fal
     [default: the qrels, if draw wrote them]"""
 
 
+class ChooseOptions(ResumeOptions, CorpusOptions, ComputeOptions, total=False):
+    """Options of `choose`."""
+
+    topics_format: TopicsFormat | None
+    """Format of the topics. [default: detected]"""
+    topics_field: str | Sequence[str] | None
+    """Fields of the topics that make the query, e.g. title,description. [default: title]"""
+    measure: str
+    """Measure that decides, with values from 0 to 1. [default: 'nDCG@10']"""
+    budget: str | None
+    """Time for this call, with all that is built. It ends between blocks of queries, after one at
+    least; resume continues. [default: no limit]"""
+    train_qrels: PathName | None
+    """Judgments of training queries, for finetune:MODEL; their queries must not decide, too.
+    [default: None]"""
+    train_topics: PathName | None
+    """Texts of the training queries. [default: topics]"""
+    test_qrels: PathName | None
+    """Judgments of sealed test queries: opened once, after the decision, for the systems that may
+    be the best; each opening is recorded in sealed.jsonl. [default: None]"""
+    test_topics: PathName | None
+    """Texts of the test queries. [default: topics]"""
+    open_again: bool
+    """Open test queries that were opened before; this is recorded, too. [default: False]"""
+    alpha: float
+    """Probability of naming one system although another is as good; intervals are at 1 - alpha.
+    [default: 0.05]"""
+    block_size: int
+    """Queries of a block; after each one the candidates are compared. [default: 25]"""
+    seed: int
+    """Seed of the order of the queries, and of the fine-tuning. [default: 42]"""
+    hits: int
+    """Passages returned per query; a hybrid fuses, and normalises the scores of, so many.
+    [default: 1000]"""
+    rerank_depth: int
+    """Passages per query that a reranker scores, unless %N names another number. [default: 100]"""
+    finetune_steps: int
+    """finetune: number of training steps, of 32 queries each. [default: 100]"""
+    finetune_negatives: int
+    """finetune: mined hard negatives per query. [default: 4]"""
+
+
 class ExplainOptions(TypedDict, total=False):
     """Options of `explain`."""
 

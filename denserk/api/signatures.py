@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from denserk.api.inputs import path_text
 from denserk.config import encoding, evaluation, formats, pretraining, retrieval
 from denserk.config.benchmarks import BenchmarkPaths, MakeSettings
+from denserk.config.choosing import ChooseSettings
 from denserk.config.help_texts import python_help_text
 from denserk.config.mining import MiningPaths, MiningSettings
 from denserk.config.options import build, fields_of, select
@@ -196,6 +197,11 @@ JUDGMENT_BOUNDS = Signature(
     "judgment_bounds",
     (evaluation.EvaluationSettings,),
     excluded="measures min",
+)
+CHOOSE = Signature(
+    "denserk choose",
+    (ChooseSettings, formats.CorpusSettings, encoding.ComputeSettings),
+    excluded="corpus topics qrels output candidates",
 )
 EXPLAIN = Signature(
     "denserk eval --explain",

@@ -33,6 +33,7 @@ SECTIONS = {
     "Evaluate": {
         "eval": "Evaluate runs against relevance judgments (qrels) or answers.",
         "benchmark": "Evaluate runs or a model on named benchmarks.",
+        "choose": "Choose the best retriever for documents and judged queries.",
     },
     "Data": {
         "convert": "Convert data between formats.",

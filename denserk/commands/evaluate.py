@@ -1,4 +1,4 @@
-"""`denserk eval` and `denserk benchmark`."""
+"""`denserk eval`, `denserk benchmark` and `denserk choose`."""
 
 import logging
 import sys
@@ -14,7 +14,8 @@ from denserk.commands.completion import completer
 from denserk.commands.options import command
 from denserk.config import benchmarks
 from denserk.config import evaluation as config
-from denserk.config.encoding import ModelOptions
+from denserk.config.choosing import ChooseSettings
+from denserk.config.encoding import ComputeSettings, ModelOptions
 from denserk.config.evaluation import EvalSettings, ReportSources
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import fields_of, reject_given
@@ -23,6 +24,7 @@ from denserk.errors import UsageError
 from denserk.reporting import print_table, printable
 
 if TYPE_CHECKING:
+    from denserk.evaluation.choice import Choice, TestOpening
     from denserk.evaluation.explain import View
     from denserk.evaluation.results import BenchmarksResult, EvaluationResult
 
@@ -382,3 +384,52 @@ def _printable_page(text: str) -> str:
         is_layout = character in "\n\t"
         characters.append(character if is_layout else printable(character))
     return "".join(characters)
+
+
+@command(
+    "choose",
+    common="corpus topics qrels output candidates measure budget train_qrels train_topics "
+    "test_qrels test_topics open_again alpha seed resume overwrite device",
+)
+def choose(settings: ChooseSettings, corpus: CorpusSettings, compute: ComputeSettings) -> None:
+    """Choose the best retriever for documents and judged queries.
+
+    denserk choose --corpus docs/ --topics q.tsv --qrels qrels.txt --output choice
+    denserk choose --corpus docs/ --topics q.tsv --qrels qrels.txt --output choice --budget 20min
+    """
+    from denserk.evaluation.choice import sentence
+    from denserk.evaluation.choice_page import HEADER, table_row
+    from denserk.tasks.choose import choose as task
+
+    choice = task(settings, corpus, compute)
+    print_table(HEADER, [table_row(system, choice) for system in choice.systems])
+    logger.info(sentence(choice))
+    _log_open_differences(choice)
+    if choice.test is not None:
+        _log_test(choice.test)
+    if choice.commands:
+        logger.info(f"commands that build {choice.leader.name} again:")
+    for line in choice.commands:
+        logger.info(f"  {line}")
+    page = Path(settings.output) / "index.html"
+    logger.info(f"{page}: report, {page.stat().st_size / 1000:,.0f} kB")
+
+
+def _log_open_differences(choice: "Choice") -> None:
+    """Log what would decide, and how to go on."""
+    from denserk.evaluation.choice import Outcome, open_sentence
+
+    for difference in choice.undecided:
+        logger.info(open_sentence(difference, choice))
+    if choice.cheapest is not None and len(choice.best) > 1:
+        logger.info(f"the fastest of these: {choice.cheapest.name}")
+    if choice.outcome is Outcome.BUDGET:
+        logger.info("the same command with --resume continues")
+
+
+def _log_test(test: "TestOpening") -> None:
+    """Log the values of the sealed test queries."""
+    values = ", ".join(f"{name} {mean:.4f}" for name, mean in test.means.items())
+    logger.info(
+        f"{test.measure} of {test.queries:,} sealed test queries (opening {test.opening}): {values}"
+    )

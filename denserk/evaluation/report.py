@@ -23,6 +23,7 @@ from denserk.errors import UsageError
 from denserk.evaluation.evaluator import Evaluator, remarks
 from denserk.evaluation.measures import Measure, is_count, parse_measures
 from denserk.evaluation.needed_hits import first_hits, read_hits
+from denserk.evaluation.pages import write_template
 from denserk.evaluation.predicted_tables import predicted_tables
 from denserk.evaluation.query_details import (
     Group,
@@ -53,7 +54,7 @@ from denserk.evaluation.unjudged_tables import query_table
 from denserk.extras import require
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.data_sets import find_parts, local_copy
-from denserk.io.files import STREAM, whole_text, write_errors
+from denserk.io.files import STREAM
 from denserk.io.manifest import (
     Kind,
     Manifest,
@@ -402,31 +403,19 @@ def _value(result: BenchmarksResult, benchmark: str, run: str, measure: str) -> 
 
 def _write_page(settings: PageSettings, result: Result, content: Mapping[str, Any]) -> Path:
     """Fill the template with the content and the tables of a result; return the page's path."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("denserk", "evaluation"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    template = environment.get_template("report.html")
     measures = result
     labels: list[Table] = []  # of the section on predicted labels
     if isinstance(result, EvaluationResult) and result.predicted is not None:
         measures = replace(result, predicted=None)
         labels = predicted_tables(result.predicted, ReportSettings().places)
-    page = template.render(
-        content,
-        tables=tables(measures, ReportSettings()),
-        predicted_tables=labels,
-        version=__version__,
-    )
     path = page_in(settings)
-    with write_errors(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_text(path) as out:
-        out.write(page)
+    filled = {
+        **content,
+        "tables": tables(measures, ReportSettings()),
+        "predicted_tables": labels,
+        "version": __version__,
+    }
+    write_template(path, "report.html", filled)
     return path
 
 

@@ -30,6 +30,15 @@ LOGGED_CHOICES = 5  # the best ones
 BLOCK = 256  # queries that are measured at once
 
 
+@dataclass(frozen=True)
+class QueryContributions:
+    """The P passages of a query, and what each of R runs adds to their scores."""
+
+    qid: str
+    docids: list[str]
+    contributions: NDArray[np.float64]  # (P, R)
+
+
 def tuning_measure(fusion: FusionSettings) -> Measure:
     """Return the measure that chooses weights: one, and not of sub-topics."""
     measures = parse_measures([fusion.measure]).measures
@@ -60,24 +69,35 @@ def means_by_weights(
 ) -> dict[Weights, float]:
     """Return the mean of a measure over queries for each choice of weights."""
     ranking = Ranking(fused.settings)  # `fused.ranking` counts the ties of the final run alone
-    values_by_weights: dict[Weights, list[float]] = {}
+    values_of_weights: dict[Weights, list[float]] = {}
     for weights in weight_grid(len(fused.runs)):
-        values_by_weights[weights] = []
+        values_of_weights[weights] = []
     with track("tuning weights", len(queries), "queries") as progress:
         for start in range(0, len(queries), BLOCK):
             qids = queries[start : start + BLOCK]
             block = _queries_with_passages(fused, qids)
             if block:
-                judged = {query.qid: judgments[query.qid] for query in block}
-                evaluator = Evaluator([measure], judged, complete=False)
-                for weights, values in values_by_weights.items():
-                    run = _run_with_weights(block, weights, measure, ranking)
-                    result = evaluator.evaluate("fusion", run)
-                    values += result.per_query[str(measure)].values()
+                values_of_block = values_by_weights(block, measure, judgments, ranking)
+                for weights, values in values_of_block.items():
+                    values_of_weights[weights] += values
             progress.advance(len(qids))
-    if not any(values_by_weights.values()):
+    if not any(values_of_weights.values()):
         raise MismatchError(f"--tune {fused.fusion.tune}: no judged query has a passage left")
-    return {weights: summarize(measure, values) for weights, values in values_by_weights.items()}
+    return {weights: summarize(measure, values) for weights, values in values_of_weights.items()}
+
+
+def values_by_weights(
+    block: Sequence[QueryContributions], measure: Measure, judgments: Grades, ranking: Ranking
+) -> dict[Weights, list[float]]:
+    """Return the values of a measure on one query or more for each choice of weights."""
+    judged = {query.qid: judgments[query.qid] for query in block}
+    evaluator = Evaluator([measure], judged, complete=False)
+    values = {}
+    for weights in weight_grid(block[0].contributions.shape[1]):
+        run = _run_with_weights(block, weights, measure, ranking)
+        result = evaluator.evaluate("fusion", run)
+        values[weights] = list(result.per_query[str(measure)].values())
+    return values
 
 
 def weight_grid(runs: int) -> list[Weights]:
@@ -103,15 +123,6 @@ def _steps_of_weights(runs: int) -> int:
         if math.comb(steps + runs - 1, steps) <= MOST_CHOICES:
             return steps
     return 1
-
-
-@dataclass(frozen=True)
-class QueryContributions:
-    """The P passages of a query, and what each of R runs adds to their scores."""
-
-    qid: str
-    docids: list[str]
-    contributions: NDArray[np.float64]  # (P, R)
 
 
 def _queries_with_passages(fused: FusedRuns, qids: Sequence[str]) -> list[QueryContributions]:

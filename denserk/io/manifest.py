@@ -63,6 +63,7 @@ class Kind(StrEnum):
     START = "a model from nothing"
     REPRODUCTION = "what reproduce made again"
     DRAW = "a random draw of queries"
+    CHOICE = "a choice of a retriever"
 
     @property
     def noun(self) -> str:

@@ -37,6 +37,7 @@ FUNCTIONS: dict[str, tuple[signatures.Signature, Any, Any]] = {
         options.JudgmentBoundsOptions,
         denserk.judgment_bounds,
     ),
+    "choose": (signatures.CHOOSE, options.ChooseOptions, denserk.choose),
     "explain": (signatures.EXPLAIN, options.ExplainOptions, denserk.explain),
     "benchmark": (signatures.BENCHMARK, options.BenchmarkOptions, denserk.benchmark),
     "mine_negatives": (

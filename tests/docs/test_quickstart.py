@@ -11,7 +11,7 @@ from denserk.tasks.evaluate import evaluate
 from tests.support.finetuning import log_of
 
 DEMO = Path(__file__).parents[2] / "demo"
-PICTURE = DEMO / "measures.png"  # the last file
+PICTURE = DEMO / "measures.png"
 pytestmark = pytest.mark.skipif(
     not PICTURE.exists(), reason="no demo/measures.png: run bash docs/quickstart.sh"
 )
@@ -35,6 +35,12 @@ def test_a_significant_gain(gains, name):
 
 def test_fusion_gains(gains):
     assert gains["hybrid"].mean > 0
+
+
+def test_the_choice_is_among_the_best():
+    decision = json.loads((DEMO / "choice" / "choice.json").read_text())
+    assert decision["leader"] in ("finetuned", "hybrid")
+    assert "bm25" not in decision["may_be_best"]
 
 
 def test_training_was_logged_and_validated():

@@ -1,0 +1,72 @@
+"""The choice of a retriever."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from denserk.api.inputs import RunLike, TextsLike, is_path, path_text, store_input
+from denserk.api.options import ChooseOptions, PathName
+from denserk.api.signatures import CHOOSE, documented
+from denserk.config.choosing import ChooseSettings
+from denserk.config.encoding import ComputeSettings
+from denserk.config.formats import CorpusSettings
+from denserk.config.options import build
+
+if TYPE_CHECKING:
+    from denserk.evaluation.choice import Choice
+
+Candidates = Sequence[str] | Mapping[str, RunLike]
+
+
+@documented(CHOOSE)
+def choose(
+    corpus: "TextsLike",
+    topics: "TextsLike",
+    qrels: "RunLike",
+    *,
+    output: PathName,
+    candidates: "Candidates" = (),
+    **options: Unpack[ChooseOptions],
+) -> "Choice":
+    """Build and compare retrievers on judged queries; return the decision.
+
+    `candidates` are retrievers such as "bm25", "bm25+minilm" or "run.trec", or {name: retriever or
+    run in memory}. The result has the `systems` with mean, interval and cost, the names of those
+    that may be the `best`, the `leader`, the `outcome` and the `commands` that build the leader
+    again. What is in memory is written to a folder beside the output, OUTPUT.inputs.
+    """
+    output_name = path_text(output, "output")
+    inputs = Path(f"{output_name}.inputs")
+    files = {
+        "corpus": stored(corpus, "corpus", inputs / "corpus.jsonl"),
+        "topics": stored(topics, "topics", inputs / "topics.jsonl"),
+        "qrels": stored(qrels, "qrels", inputs / "qrels.txt"),
+    }
+    expressions = stored_candidates(candidates, inputs)
+    typed = CHOOSE.typed(options, output=output_name, candidates=expressions, **files)
+    settings = build(ChooseSettings, typed)
+    from denserk.tasks.choose import choose as task
+
+    with CHOOSE.claimed(typed):
+        return task(settings, build(CorpusSettings, typed), build(ComputeSettings, typed))
+
+
+def stored(value: Any, option: str, path: Path) -> str:
+    """Return the path of an input; write an object to `path` first."""
+    if is_path(value):
+        return str(value)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return str(store_input(option, value, path))
+
+
+def stored_candidates(candidates: Any, folder: Path) -> list[str]:
+    """Return candidates as expressions; runs in memory are written to a folder."""
+    if isinstance(candidates, str):
+        return [candidates]
+    if not isinstance(candidates, Mapping):
+        return [path_text(candidate, "candidates") for candidate in candidates]
+    expressions = []
+    for number, (name, candidate) in enumerate(candidates.items(), start=1):
+        path = stored(candidate, "run", folder / f"run{number}.trec")
+        expressions.append(f"{name}={path}")
+    return expressions

@@ -1,0 +1,164 @@
+"""Picture and HTML page of a choice."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from denserk.evaluation.choice import Choice, SystemResult, open_sentence, sentence
+from denserk.evaluation.pages import write_template
+from denserk.evaluation.report_figures import Figure
+from denserk.extras import installed
+from denserk.plots import INKS, TEXT, as_image, new_axes, style
+from denserk.version import __version__
+
+DROPPED = "#8a929b"
+LEAST_GAP = 0.04  # between the heights of two names, as a share of the axes' height
+AXES_POINTS = 250  # height of the axes, about
+ROOM_FOR_NAMES = 3.5  # the axis ends at so many times the highest cost
+
+
+class CostAxis(NamedTuple):
+    """What the horizontal axis shows."""
+
+    label: str
+    positions: Sequence[float]  # of the systems
+
+
+class NamedPoint(NamedTuple):
+    """A system in the picture; they are sorted by height."""
+
+    height: float
+    position: float
+    name: str
+
+
+def draw_choice(choice: Choice) -> Any:
+    """Draw each system: its mean, and its interval against the leader, by its cost.
+
+    The cost is the time of a query or, where that is not known of all systems, the size of a
+    passage; else the systems stand side by side.
+    """
+    axes = new_axes(6.2, 4.2)
+    cost = cost_axis(choice.systems)
+    leader = choice.leader
+    for position, system in zip(cost.positions, choice.systems, strict=True):
+        ink = INKS[0] if system.may_be_best else DROPPED
+        if system is leader:
+            ink = TEXT
+        low = leader.mean + system.low
+        high = leader.mean + system.high
+        axes.plot((position, position), (low, high), color=ink, lw=1.1)
+        marker = "o" if system.may_be_best else "X"
+        axes.plot(position, leader.mean + system.difference, marker, color=ink, ms=6)
+    axes.axhline(leader.mean, color=TEXT, lw=0.7, ls=(0, (4, 3)))
+    axes.set(xlabel=cost.label, ylabel=choice.measure)
+    axes.margins(x=0.2)
+    if is_known(cost):
+        axes.set_xscale("log")
+        axes.set_xlim(min(cost.positions) / 1.5, max(cost.positions) * ROOM_FOR_NAMES)
+        axes.xaxis.set_major_formatter("{x:,g}")
+    else:
+        axes.set_xlim(-0.5, len(choice.systems))
+        axes.set_xticks([])
+    _write_names(axes, cost.positions, choice)
+    level = f"{1 - choice.alpha:.0%}"
+    note = (
+        f"{choice.queries:,} queries. Bars: {level} intervals of the difference from "
+        f"{leader.name} (dashed). Crosses: dropped."
+    )
+    axes.figure.supxlabel(note, fontsize=6.5, x=0.01, ha="left")
+    return axes
+
+
+def cost_axis(systems: Sequence[SystemResult]) -> CostAxis:
+    """Return the cost that all systems have, or their numbers."""
+    times = [system.cost.query_milliseconds for system in systems]
+    known_times = [time for time in times if time]
+    if len(known_times) == len(systems):
+        return CostAxis("milliseconds a query", known_times)
+    sizes = [system.cost.passage_bytes for system in systems]
+    known_sizes = [size for size in sizes if size]
+    if len(known_sizes) == len(systems):
+        return CostAxis("bytes a passage", known_sizes)
+    return CostAxis("", range(len(systems)))
+
+
+def is_known(cost: CostAxis) -> bool:
+    """Return whether an axis shows a cost."""
+    return bool(cost.label)
+
+
+def _write_names(axes: Any, positions: Sequence[float], choice: Choice) -> None:
+    """Write the names of the systems right of their points, above each other where they are near.
+
+    Names are spread by height alone, from the lowest point on.
+    """
+    low, high = axes.get_ylim()
+    least_gap = LEAST_GAP * (high - low)
+    points = []
+    for position, system in zip(positions, choice.systems, strict=True):
+        points.append(NamedPoint(choice.leader.mean + system.difference, position, system.name))
+    points.sort()
+    next_height = low
+    for point in points:
+        text_height = max(point.height, next_height)
+        next_height = text_height + least_gap
+        points_above = (text_height - point.height) / (high - low) * AXES_POINTS
+        axes.annotate(
+            point.name,
+            (point.position, point.height),
+            (7, points_above + 3),
+            textcoords="offset points",
+            fontsize=7.5,
+        )
+
+
+def write_page(path: Path, choice: Choice) -> None:
+    """Write the page of a choice; its picture only where matplotlib is installed."""
+    figures = []
+    if installed("matplotlib"):
+        with style():
+            image = as_image(draw_choice(choice), f"{choice.measure} and cost of each system")
+        caption = f"{choice.measure} of each system, with its interval against the leader, by cost."
+        figures.append(Figure(image, caption))
+    content = {
+        "choice": choice,
+        "sentence": sentence(choice),
+        "open_sentences": [open_sentence(difference, choice) for difference in choice.undecided],
+        "rows": [table_row(system, choice) for system in choice.systems],
+        "header": HEADER,
+        "figures": figures,
+        "version": __version__,
+    }
+    write_template(path, "choice.html", content)
+
+
+HEADER = (
+    *("system", "may be best", "queries", "mean", "difference", "interval"),
+    *("ms a query", "bytes a passage", "minutes to build"),
+)
+
+
+def table_row(system: SystemResult, choice: Choice) -> tuple[str, ...]:
+    """Return the cells of a system, under `HEADER`."""
+    is_leader = system is choice.leader
+    return (
+        system.name,
+        "yes" if system.may_be_best else "no",
+        f"{system.queries:,}",
+        f"{system.mean:.4f}",
+        "" if is_leader else f"{system.difference:+.4f}",
+        "" if is_leader else f"{system.low:+.4f} to {system.high:+.4f}",
+        number_text(system.cost.query_milliseconds, 2),
+        number_text(system.cost.passage_bytes, 0),
+        number_text(system.cost.build_minutes, 2),
+    )
+
+
+def number_text(value: float | None, places: int) -> str:
+    """Return a cost with decimal places; "-" if it is not known.
+
+    >>> number_text(1536.4, 0), number_text(None, 2)
+    ('1,536', '-')
+    """
+    return "-" if value is None else f"{value:,.{places}f}"

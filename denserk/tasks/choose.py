@@ -1,0 +1,603 @@
+"""`denserk choose`: from documents and judged queries to the retriever that is best on them.
+
+What candidates lack is built. Queries then come in blocks, in a random order, and after each block
+the candidates that are not the best are dropped (`SequentialComparison`).
+"""
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from denserk.config.choosing import ChooseSettings
+from denserk.config.encoding import ComputeSettings
+from denserk.config.formats import DETECTED, CorpusSettings
+from denserk.config.options import as_json
+from denserk.errors import UsageError
+from denserk.evaluation.choice import (
+    Choice,
+    Cost,
+    OpenDifference,
+    Outcome,
+    SystemResult,
+    TestOpening,
+)
+from denserk.evaluation.evaluator import Evaluator
+from denserk.evaluation.inference import SequentialComparison, needed_queries
+from denserk.evaluation.measures import Measure
+from denserk.evaluation.results import Run
+from denserk.io.files import write_rows
+from denserk.io.manifest import Kind, Manifest
+from denserk.io.outputs import scratch_folder
+from denserk.io.topics import topics_sha256
+from denserk.records import Query
+from denserk.reporting import track
+from denserk.tasks.choose_candidates import (
+    Block,
+    FittedHybrid,
+    Rebuild,
+    Retriever,
+    RunFile,
+    SharedInputs,
+    recorded_seconds_per_query,
+)
+from denserk.tasks.choose_folder import (
+    BlockRecord,
+    ChoiceFolder,
+    read_hits,
+    read_json,
+    write_hits,
+    write_json,
+)
+from denserk.tasks.choose_inputs import (
+    JudgedQueries,
+    Retrievers,
+    System,
+    deciding_measure,
+    parse_candidates,
+    read_judged_queries,
+    read_run_files,
+    refuse_overlap,
+)
+
+logger = logging.getLogger(__name__)
+
+COSTS = "costs.json"
+# settings that decide what the comparison computes
+COMPARED_SETTINGS = (
+    "topics_format topics_field measure alpha block_size seed hits rerank_depth finetune_steps "
+    "finetune_negatives"
+)
+
+
+def choose(
+    settings: ChooseSettings,
+    corpus: CorpusSettings = DETECTED,
+    compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
+) -> Choice:
+    """Build and compare retrievers on judged queries; write the decision to a folder."""
+    deadline = None
+    if settings.budget_seconds is not None:
+        deadline = time.monotonic() + settings.budget_seconds
+    measure = deciding_measure(settings.measure)
+    candidates = parse_candidates(settings)
+    queries = read_judged_queries(settings.topics, settings.qrels, settings)
+    if len(queries.queries) < 2:
+        raise UsageError(f"{settings.qrels} judges one query, which decides nothing")
+    test_queries = _check_other_queries(settings, queries)
+    with scratch_folder("choose") as scratch, ExitStack() as opened:
+        output = Path(settings.output)
+        inputs = SharedInputs(settings, corpus, compute, output, scratch, measure, opened)
+        retrievers = Retrievers(inputs)
+        systems = []
+        for label, expression in candidates:
+            systems.append(System(label, str(expression), retrievers.make(expression)))
+        run_checksums = read_run_files(systems, queries, test_queries)
+        manifest = _manifest(settings, queries, corpus, compute, run_checksums)
+        folder = ChoiceFolder(settings, manifest)
+        folder.prepare()
+        comparing = Comparing(inputs, systems, queries, folder)
+        comparing.prepare()
+        comparing.compare(deadline)
+        choice = comparing.choice()
+        if test_queries is not None:
+            choice = replace(choice, test=comparing.open_test(test_queries, choice))
+        comparing.write(choice)
+    return choice
+
+
+def _check_other_queries(settings: ChooseSettings, queries: JudgedQueries) -> JudgedQueries | None:
+    """Return the test queries, if there are any; raise an error for queries with two purposes."""
+    train_queries = None
+    if settings.train_qrels is not None:
+        topics = settings.train_topics or settings.topics
+        train_queries = read_judged_queries(topics, settings.train_qrels, settings)
+        why = "what a model was trained on says nothing about new queries"
+        refuse_overlap(queries, train_queries, why)
+    if settings.test_qrels is None:
+        return None
+    topics = settings.test_topics or settings.topics
+    test_queries = read_judged_queries(topics, settings.test_qrels, settings)
+    refuse_overlap(queries, test_queries, "test queries must not decide")
+    if train_queries is not None:
+        refuse_overlap(train_queries, test_queries, "test queries must not train a model")
+    return test_queries
+
+
+def _manifest(
+    settings: ChooseSettings,
+    queries: JudgedQueries,
+    corpus: CorpusSettings,
+    compute: ComputeSettings,
+    run_checksums: Sequence[str],
+) -> Manifest:
+    """Return the manifest of an unfinished choice."""
+    all_settings = as_json(settings)
+    recorded_settings: dict[str, Any] = {"candidates": list(settings.expressions)}
+    for name in COMPARED_SETTINGS.split():
+        recorded_settings[name] = all_settings[name]
+    recorded_settings["runs_sha256"] = run_checksums
+    recorded_settings["corpus_settings"] = as_json(corpus)
+    recorded_settings["dtype"] = compute.dtype.value
+    made_from = {
+        "corpus": {"name": settings.corpus},
+        "topics": {"name": settings.topics, "sha256": topics_sha256(queries.queries)},
+        "qrels": {"name": settings.qrels, "sha256": queries.sha256()},
+    }
+    return Manifest(Kind.CHOICE, False, recorded_settings, made_from)
+
+
+@dataclass
+class Costs:
+    """Seconds of building and of searching, by retriever; kept in costs.json between calls."""
+
+    path: Path
+    build_seconds: dict[str, float] = field(default_factory=dict)
+    is_built: dict[str, bool] = field(default_factory=dict)
+    search_seconds: dict[str, float] = field(default_factory=dict)
+    searched_queries: dict[str, int] = field(default_factory=dict)
+
+    def read(self) -> None:
+        """Read the costs of an earlier call."""
+        if self.path.is_file():
+            values = read_json(self.path)
+            self.build_seconds = values["build_seconds"]
+            self.is_built = values["is_built"]
+            self.search_seconds = values["search_seconds"]
+            self.searched_queries = values["searched_queries"]
+
+    def write(self) -> None:
+        """Write the costs."""
+        values = {
+            "build_seconds": self.build_seconds,
+            "is_built": self.is_built,
+            "search_seconds": self.search_seconds,
+            "searched_queries": self.searched_queries,
+        }
+        write_json(self.path, values)
+
+    def add_build(self, name: str, seconds: float) -> None:
+        """Add a time of building a retriever."""
+        self.build_seconds[name] = self.build_seconds.get(name, 0.0) + seconds
+
+    def add_search(self, name: str, seconds: float, queries: int) -> None:
+        """Add a search of a retriever."""
+        self.search_seconds[name] = self.search_seconds.get(name, 0.0) + seconds
+        self.searched_queries[name] = self.searched_queries.get(name, 0) + queries
+
+    def of_system(self, retriever: Retriever) -> Cost:
+        """Return what a system costs, with all that it is made of."""
+        searched = retriever.searched()
+        seconds = total([self._seconds_per_query(part) for part in searched])
+        return Cost(
+            query_milliseconds=None if seconds is None else 1000 * seconds,
+            passage_bytes=total([part.bytes_per_passage for part in searched]),
+            build_minutes=self._build_minutes(retriever),
+        )
+
+    def _build_minutes(self, retriever: Retriever) -> float | None:
+        """Return the time of building a system; None with a run file, which was built elsewhere."""
+        prepared = retriever.prepared()
+        if any(isinstance(part, RunFile) for part in prepared):
+            return None
+        return sum(self.build_seconds.get(part.name, 0.0) for part in prepared) / 60
+
+    def _seconds_per_query(self, retriever: Retriever) -> float | None:
+        """Return the time of a query in a retriever without its parts; None: it is not known."""
+        if isinstance(retriever, RunFile):
+            return recorded_seconds_per_query(retriever.path)
+        queries = self.searched_queries.get(retriever.name)
+        return self.search_seconds[retriever.name] / queries if queries else None
+
+
+def total(values: Sequence[float | None]) -> float | None:
+    """Return the sum of costs; None if one of them is not known.
+
+    >>> total([1.0, 2.0]), total([1.0, None])
+    (3.0, None)
+    """
+    known_values = [value for value in values if value is not None]
+    return sum(known_values) if len(known_values) == len(values) else None
+
+
+class RunsOfBlock:
+    """The runs of a block of queries, searched for when they are first needed, or read."""
+
+    def __init__(self, block: Block, folder: Path, costs: Costs) -> None:
+        self._block = block
+        self._folder = folder
+        self._costs = costs
+        self._runs: dict[str, Run] = {}
+
+    def path(self, retriever: Retriever) -> Path:
+        """Return the file of a retriever's run."""
+        return self._folder / f"{retriever.name}.trec"
+
+    def run_of(self, retriever: Retriever) -> Run:
+        """Return the run of a retriever. It is read from its file, also after it was written."""
+        if retriever.name not in self._runs:
+            path = self.path(retriever)
+            runs_of_parts = self.runs_of_parts(retriever)
+            if not path.is_file():
+                started = time.perf_counter()
+                results = list(retriever.search(self._block, runs_of_parts))
+                seconds = time.perf_counter() - started
+                self._costs.add_search(retriever.name, seconds, len(self._block.queries))
+                write_hits(path, iter(results), retriever.name, retriever.score_digits)
+            self._runs[retriever.name] = read_hits(path)
+        return self._runs[retriever.name]
+
+    def runs_of_parts(self, retriever: Retriever) -> list[Run]:
+        """Return the runs of the parts of a retriever."""
+        return [self.run_of(part) for part in retriever.parts]
+
+
+class Comparing:
+    """Compares systems block by block, from where an earlier call has stopped."""
+
+    def __init__(
+        self,
+        inputs: SharedInputs,
+        systems: Sequence[System],
+        queries: JudgedQueries,
+        folder: ChoiceFolder,
+    ) -> None:
+        self._inputs = inputs
+        self._settings = inputs.settings
+        self._systems = {system.name: system for system in systems}
+        self._judgments = queries.judgments
+        self._query_count = len(queries.queries)
+        self._blocks = draw_blocks(queries, self._settings)
+        self._folder = folder
+        self._costs = Costs(folder.path / COSTS)
+        self._costs.read()
+        self._comparison = SequentialComparison(list(self._systems), self._settings.alpha)
+        self._records: list[BlockRecord] = []
+        self._fitted_hybrids: dict[str, FittedHybrid] = {}
+        for system in systems:
+            for hybrid in fitted_hybrids(system.retriever):
+                self._fitted_hybrids[hybrid.name] = hybrid
+
+    def prepare(self) -> None:
+        """Build what is missing."""
+        retrievers: dict[str, Retriever] = {}
+        for system in self._systems.values():
+            for retriever in system.retriever.prepared():
+                retrievers[retriever.name] = retriever
+        self._folder.note_files(list(retrievers))
+        for name, retriever in retrievers.items():
+            if self._costs.is_built.get(name):
+                retriever.prepare()
+            else:
+                self._prepare_timed(retriever)
+
+    def _prepare_timed(self, retriever: Retriever) -> None:
+        """Prepare a retriever; the time counts, also where it is interrupted."""
+        started = time.perf_counter()
+        try:
+            retriever.prepare()
+            self._costs.is_built[retriever.name] = True
+        finally:
+            self._costs.add_build(retriever.name, time.perf_counter() - started)
+            self._costs.write()
+
+    def compare(self, deadline: float | None) -> None:
+        """Evaluate block after block until one system is left, or queries or time are used up.
+
+        Even without time, one block is evaluated, so that every call brings the comparison forward.
+        """
+        evaluated_blocks = 0
+        if len(self._blocks) == 1:
+            logger.warning(
+                f"{self._query_count:,} queries are one block: no system can be dropped before "
+                "all are evaluated, and fitted hybrids have equal weights; --set block-size=N "
+                "makes smaller blocks"
+            )
+        with track("comparing", self._query_count, "queries") as progress:
+            for number, block in enumerate(self._blocks, start=1):
+                record = self._folder.read_block(number, block.qids)
+                if record is None:
+                    is_time_over = deadline is not None and time.monotonic() > deadline
+                    if is_time_over and evaluated_blocks > 0:
+                        return
+                    evaluated_blocks += 1
+                    record = self._evaluate(number, block)
+                    self._folder.write_block(number, record)
+                    self._costs.write()
+                else:
+                    self._recall(record)
+                self._add(record)
+                progress.advance(len(block.queries))
+                progress.note(f"{len(self._comparison.remaining)} candidates")
+                if len(self._comparison.remaining) == 1:
+                    return
+
+    def _evaluate(self, number: int, block: Block) -> BlockRecord:
+        """Search and evaluate a block with the remaining systems; fitted hybrids learn from it."""
+        runs = RunsOfBlock(block, self._folder.block_folder(number), self._costs)
+        judgments = {qid: self._judgments[qid] for qid in block.qids}
+        values = {}
+        weights = {}
+        hybrids: dict[str, FittedHybrid] = {}
+        for name in self._comparison.remaining:
+            retriever = self._systems[name].retriever
+            values[name] = values_of_run(runs.run_of(retriever), judgments, self._inputs.measure)
+            if retriever.weights is not None:
+                weights[name] = list(retriever.weights)
+            for hybrid in fitted_hybrids(retriever):
+                hybrids[hybrid.name] = hybrid
+        learned = {}
+        for name, hybrid in hybrids.items():
+            learned[name] = hybrid.learn(runs.runs_of_parts(hybrid), judgments)
+        return BlockRecord(block.qids, values, weights, learned)
+
+    def _recall(self, record: BlockRecord) -> None:
+        """Let fitted hybrids learn what they learned before the interruption."""
+        for name, learned in record.learned.items():
+            self._fitted_hybrids[name].recall(learned)
+
+    def _add(self, record: BlockRecord) -> None:
+        """Compare the systems with one more block."""
+        before = self._comparison.remaining
+        self._records.append(record)
+        values = {name: np.array(values) for name, values in record.values.items()}
+        self._comparison.add(values)
+        for name in before:
+            if name not in self._comparison.remaining:
+                logger.info(f"{name} is dropped after {self._comparison.dropped[name]:,} queries")
+
+    def choice(self) -> Choice:
+        """Return the decision as it is now."""
+        comparison = self._comparison
+        outcome = Outcome.BUDGET
+        if len(comparison.remaining) == 1:
+            outcome = Outcome.DECIDED
+        elif len(self._records) == len(self._blocks):
+            outcome = Outcome.UNDECIDED
+        commands = Rebuild(self._inputs)
+        leader = self._systems[comparison.leader]
+        leader.retriever.rebuild(commands)
+        systems = sorted(map(self._result_of, self._systems.values()), key=self._order)
+        undecided = [
+            self._open_difference(name) for name in comparison.remaining if name != leader.name
+        ]
+        return Choice(
+            measure=str(self._inputs.measure),
+            alpha=self._settings.alpha,
+            outcome=outcome,
+            blocks=len(self._records),
+            queries=comparison.query_count,
+            available_queries=self._query_count,
+            systems=tuple(systems),
+            undecided=tuple(undecided),
+            commands=tuple(commands.lines),
+        )
+
+    def _result_of(self, system: System) -> SystemResult:
+        """Return the result of a system."""
+        comparison = self._comparison
+        low, high = comparison.interval(system.name)
+        values = self._values(system.name)
+        leader_values = self._values(comparison.leader)[: len(values)]
+        return SystemResult(
+            name=system.name,
+            retriever=system.expression,
+            may_be_best=system.name in comparison.remaining,
+            queries=len(values),
+            mean=_mean(values),
+            difference=_mean(values - leader_values),
+            low=low,
+            high=high,
+            weights=system.retriever.weights,
+            cost=self._costs.of_system(system.retriever),
+        )
+
+    def _order(self, system: SystemResult) -> tuple[bool, bool, int, float]:
+        """Return a key: the leader, what may be the best, and what was dropped late come first."""
+        is_leader = system.name == self._comparison.leader
+        return not is_leader, not system.may_be_best, -system.queries, -system.mean
+
+    def _values(self, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return the values (N,) of a system, in the order of the queries."""
+        values: list[float] = []
+        for record in self._records:
+            values += record.values.get(name, [])
+        return np.array(values)
+
+    def _open_difference(self, name: str) -> OpenDifference:
+        """Return what would decide between the leader and another system."""
+        differences = self._values(self._comparison.leader) - self._values(name)
+        difference = _mean(differences)
+        deviation = math.nan
+        if len(differences) > 1:
+            deviation = float(np.std(differences, ddof=1))
+        level = self._settings.alpha / (len(self._systems) - 1)
+        try:
+            needed = needed_queries(difference, deviation, level)
+        except ValueError:
+            return OpenDifference(name, difference, deviation, None)
+        if needed <= len(differences):
+            needed = self._queries_by_evidence(name)
+        return OpenDifference(name, difference, deviation, needed)
+
+    def _queries_by_evidence(self, name: str) -> int:
+        """Return the number of queries at which the evidence against a system would drop it.
+
+        It is a product over queries, so that its logarithm is taken to grow with their number.
+        """
+        queries = self._comparison.query_count
+        evidence = self._comparison.evidence(name)
+        if evidence <= 1:
+            return 2 * queries
+        return math.ceil(queries * math.log(self._comparison.threshold) / math.log(evidence))
+
+    def open_test(self, test_queries: JudgedQueries, choice: Choice) -> TestOpening | None:
+        """Evaluate the systems that may be the best on the sealed test queries, once.
+
+        An opening that is recorded is returned, and nothing opened, unless that is asked for.
+        """
+        sha256 = test_queries.sha256()
+        if choice.outcome is Outcome.BUDGET:
+            logger.warning(f"{test_queries.qrels} stays sealed: nothing is decided yet")
+            return None
+        openings = [opening for opening in self._folder.openings() if opening.sha256 == sha256]
+        if openings and not self._settings.open_again:
+            return self._recorded_opening(openings[-1], choice)
+        if openings:
+            logger.warning(
+                f"{test_queries.qrels} is opened for the {len(openings) + 1}. time: a choice made "
+                "after an earlier opening is no longer independent of these queries"
+            )
+        block = Block(test_queries.queries, test_queries.topics)
+        means = {}
+        with scratch_folder("sealed") as scratch:
+            runs = RunsOfBlock(block, scratch, Costs(scratch / COSTS))
+            for name in choice.best:
+                run = runs.run_of(self._systems[name].retriever)
+                values = values_of_run(run, test_queries.judgments, self._inputs.measure)
+                means[name] = _mean(values)
+            opening = TestOpening(
+                opening=len(openings) + 1,
+                time=datetime.now(UTC).isoformat(timespec="seconds"),
+                qrels=test_queries.qrels,
+                sha256=sha256,
+                measure=choice.measure,
+                queries=len(test_queries.queries),
+                means=means,
+            )
+            self._folder.add_opening(opening)
+            for name in choice.best:
+                self._copy_test_run(runs, self._systems[name].retriever)
+        return opening
+
+    def _copy_test_run(self, runs: RunsOfBlock, retriever: Retriever) -> None:
+        """Write the run of a system on the test queries."""
+        target = self._folder.path / "test" / f"{retriever.name}.trec"
+        results = ((qid, list(hits.items())) for qid, hits in runs.run_of(retriever).items())
+        write_hits(target, results, retriever.name, retriever.score_digits)
+
+    def _recorded_opening(self, opening: TestOpening, choice: Choice) -> TestOpening:
+        """Return an earlier opening; raise a UsageError if it was of other systems."""
+        if set(opening.means) != set(choice.best) or opening.measure != choice.measure:
+            systems = ", ".join(opening.means)
+            raise UsageError(
+                f"{opening.qrels} was opened at {opening.time} for {opening.measure} of {systems}, "
+                f"and {', '.join(choice.best)} may now be the best",
+                "--open-again opens it once more, which is recorded",
+            )
+        logger.warning(
+            f"{opening.qrels} was opened at {opening.time}: its recorded values are shown"
+        )
+        return replace(opening, was_recorded=True)
+
+    def write(self, choice: Choice) -> None:
+        """Write the decision, the values of queries, the runs, the picture and the page."""
+        from denserk.evaluation.choice_page import draw_choice, write_page
+        from denserk.plots import save_if_installed
+
+        path = self._folder.path
+        for system in self._systems.values():
+            self._write_run(system)
+        self._write_values()
+        write_json(path / "choice.json", choice.as_json())
+        for suffix in ("svg", "png"):
+            save_if_installed(
+                lambda: draw_choice(choice), "quality and cost", path / f"choice.{suffix}"
+            )
+        write_page(path / "index.html", choice)
+        state = {
+            "outcome": choice.outcome.value,
+            "blocks": choice.blocks,
+            "queries": choice.queries,
+        }
+        if choice.outcome is Outcome.BUDGET:
+            self._folder.interrupt(**state)
+        else:
+            self._folder.complete(**state)
+
+    def _write_run(self, system: System) -> None:
+        """Write the hits of all blocks that a system was evaluated on as one run."""
+        retriever = system.retriever
+        paths = []
+        queries: list[Query] = []
+        blocks = zip(self._blocks, self._records, strict=False)
+        for number, (block, record) in enumerate(blocks, start=1):
+            if system.name in record.values:
+                paths.append(self._folder.block_folder(number) / f"{retriever.name}.trec")
+                queries += block.queries
+        topics = {"name": self._settings.topics, "sha256": topics_sha256(queries)}
+        made_from = {**retriever.description, "topics": topics}
+        self._folder.write_joined_run(
+            retriever.name, paths, self._settings.hits, made_from, len(queries)
+        )
+
+    def _write_values(self) -> None:
+        """Write the value of each query and system; empty where a system was dropped."""
+        rows = [["block", "query", *self._systems]]
+        for number, record in enumerate(self._records, start=1):
+            for row, qid in enumerate(record.queries):
+                cells = []
+                for name in self._systems:
+                    values = record.values.get(name)
+                    cells.append("" if values is None else repr(values[row]))
+                rows.append([str(number), qid, *cells])
+        write_rows(self._folder.path / "queries.tsv", rows, delimiter="\t")
+
+
+def fitted_hybrids(retriever: Retriever) -> list[FittedHybrid]:
+    """Return the hybrids with fitted weights that a retriever is made of, or is."""
+    return [part for part in retriever.searched() if isinstance(part, FittedHybrid)]
+
+
+def draw_blocks(queries: JudgedQueries, settings: ChooseSettings) -> list[Block]:
+    """Return the queries in a random order that depends on the seed alone, in blocks.
+
+    The last block may be smaller.
+    """
+    order = np.random.default_rng(settings.seed).permutation(len(queries.queries))
+    shuffled = [queries.queries[row] for row in order]
+    size = settings.block_size
+    starts = range(0, len(shuffled), size)
+    return [Block(shuffled[start : start + size], queries.topics) for start in starts]
+
+
+def values_of_run(run: Run, judgments: Any, measure: Measure) -> list[float]:
+    """Return the values of a measure, in the order of the judged queries; 0 without hits."""
+    runs_with_hits = {qid: hits for qid, hits in run.items() if hits}
+    if runs_with_hits.keys().isdisjoint(judgments):
+        return [0.0] * len(judgments)
+    result = Evaluator([measure], judgments).evaluate("run", runs_with_hits)
+    value_by_qid = result.per_query[str(measure)]
+    return [value_by_qid[qid] for qid in judgments]
+
+
+def _mean(values: Any) -> float:
+    """Return the mean of numbers, rounded once."""
+    return math.fsum(values) / len(values)

@@ -1,0 +1,767 @@
+"""The retrievers that `denserk choose` compares, one class for each kind.
+
+A retriever builds what it lacks (`prepare`) and searches for a block of queries (`search`). What it
+stands on, such as the indexes of a hybrid, are its `parts`, which candidates share. The files of a
+part are in the folder of the choice, under the name of the part.
+"""
+
+import logging
+import shlex
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from denserk.config import finetuning
+from denserk.config.choosing import ChooseSettings
+from denserk.config.encoding import ComputeSettings, EncodeSettings, ModelOptions
+from denserk.config.formats import CorpusSettings, RunFormat
+from denserk.config.mining import MiningPaths, MiningSettings
+from denserk.config.options import NOTHING, given_fields, spelled
+from denserk.config.retrieval import (
+    FusionMethod,
+    FusionSettings,
+    IndexPaths,
+    IndexSettings,
+    IndexType,
+    RankingSettings,
+    RerankSettings,
+    SearchPaths,
+    SearchSettings,
+)
+from denserk.config.values import plain
+from denserk.errors import InputError, MismatchError
+from denserk.evaluation.measures import Measure
+from denserk.evaluation.results import Grades, Run
+from denserk.index.folder import folder_bytes
+from denserk.index.fusion import Weights, score_contributions, weighted_scores
+from denserk.index.fusion_weights import QueryContributions, values_by_weights, weight_grid
+from denserk.index.ranking import Hits, Ranking
+from denserk.io.corpus import PassageTexts, read_passages, with_used_fields
+from denserk.io.files import ScratchRecords
+from denserk.io.manifest import (
+    Description,
+    Kind,
+    beside,
+    indexes_of,
+    model_of,
+    read_any_manifest,
+    read_manifest,
+    runs_of,
+)
+from denserk.io.outputs import training_folder
+from denserk.io.runs import RunLookup
+from denserk.io.short_texts import first_names
+from denserk.records import Query, best_first
+
+logger = logging.getLogger(__name__)
+
+FLOAT32_DIGITS = ".9g"  # of the scores that a search computes
+ALL_DIGITS = ".17g"  # of the scores in a run file
+# how finetune:MODEL is trained, beside what `choose` has settings for
+MINING_DEPTH = 30  # hits among which negatives are drawn
+TRAINING: Mapping[str, Any] = {
+    "group_size": 2,
+    "lr": 5e-5,
+    "temperature": 0.05,
+}
+BATCH_SIZE = 32  # queries; fewer where there are not so many
+TRAINED_TOKENS = 128  # of a passage, at most; the trained model encodes as many as its base
+
+
+@dataclass(frozen=True)
+class SharedInputs:
+    """What all retrievers of a choice read, and where they write."""
+
+    settings: ChooseSettings
+    corpus: CorpusSettings
+    compute: ComputeSettings
+    folder: Path  # of the choice
+    scratch: Path  # a temporary folder
+    measure: Measure
+    opened: ExitStack  # closes what retrievers have opened
+
+
+@dataclass(frozen=True)
+class Block:
+    """Queries that are searched for together."""
+
+    queries: Sequence[Query]
+    topics: str  # where their texts are from
+
+    @property
+    def qids(self) -> list[str]:
+        """The ids of the queries."""
+        return [query.qid for query in self.queries]
+
+
+class Rebuild:
+    """The commands that build a retriever again, each once, outside the folder of the choice."""
+
+    def __init__(self, inputs: SharedInputs) -> None:
+        self.settings = inputs.settings
+        self.folder = "winner"
+        self.corpus_words = [self.settings.corpus, *words_of_options(inputs.corpus)]
+        self.compute_words = words_of_options(inputs.compute)
+        self.topics_words = [self.settings.topics]
+        if self.settings.topics_format is not None:
+            self.topics_words += ["--topics-format", self.settings.topics_format.value]
+        if self.settings.topics_field is not None:
+            self.topics_words += ["--set", f"topics-field={','.join(self.settings.topics_field)}"]
+        self.lines: list[str] = []
+
+    def path(self, name: str) -> str:
+        """Return the path of an output."""
+        return f"{self.folder}/{name}"
+
+    def add(self, command: str, *words: str) -> None:
+        """Add a command line."""
+        line = shlex.join(["denserk", command, *words])
+        if line not in self.lines:
+            self.lines.append(line)
+
+
+def words_of_options(settings: Any) -> list[str]:
+    """Return the given options of a settings object as words of a command line.
+
+    >>> words_of_options(ComputeSettings(threads=2))
+    ['--threads', '2']
+    """
+    words = []
+    for name in given_fields(settings):
+        value = plain(getattr(settings, name))
+        flag = spelled(name, type(settings))
+        text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+        if value is True:
+            words.append(flag)
+        elif flag.startswith("--set "):
+            words += ["--set", f"{flag.removeprefix('--set ')}={text}"]
+        else:
+            words += [flag, text]
+    return words
+
+
+class Retriever(ABC):
+    """One retriever. `name` is that of its files, `parts` are searched before it."""
+
+    score_digits = FLOAT32_DIGITS
+
+    built_from: tuple["Retriever", ...] = ()  # prepared before it, like the parts, and not searched
+
+    def __init__(self, name: str, inputs: SharedInputs, parts: Sequence["Retriever"] = ()) -> None:
+        self.name = name
+        self.inputs = inputs
+        self.parts = tuple(parts)
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Build what is missing, once the parts are prepared; continue what was interrupted."""
+
+    @abstractmethod
+    def search(self, block: Block, runs_of_parts: Sequence[Run]) -> Iterator[tuple[str, Hits]]:
+        """Yield the hits of each query of a block, best first."""
+
+    @abstractmethod
+    def rebuild(self, commands: Rebuild) -> str:
+        """Add the commands that build this and search with it; return the run that they write."""
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """What the manifest of a run records of this retriever, beside its topics."""
+        return {}
+
+    @property
+    def bytes_per_passage(self) -> float | None:
+        """The size of its own index, without those of the parts; None: it is not known."""
+        return 0.0
+
+    @property
+    def weights(self) -> Weights | None:
+        """The weights of a hybrid's parts at this time; None: it is no hybrid."""
+        return None
+
+    def searched(self) -> list["Retriever"]:
+        """Return the retrievers that a query is searched with, each once, and this one last."""
+        retrievers: dict[str, Retriever] = {}
+        for part in self.parts:
+            for retriever in part.searched():
+                retrievers[retriever.name] = retriever
+        return [*retrievers.values(), self]
+
+    def prepared(self) -> list["Retriever"]:
+        """Return the retrievers that must be prepared, each once, and this one last."""
+        retrievers: dict[str, Retriever] = {}
+        for part in (*self.parts, *self.built_from):
+            for retriever in part.prepared():
+                retrievers[retriever.name] = retriever
+        return [*retrievers.values(), self]
+
+
+class LearnedValues(NamedTuple):
+    """What a block says about the weights of a hybrid."""
+
+    query_count: int
+    sums: Mapping[str, float]  # of the measure over the queries, by weights ("0.3,0.7")
+
+
+class RunFile(Retriever):
+    """A run that is there: a fixed list for each query."""
+
+    score_digits = ALL_DIGITS
+
+    def __init__(self, name: str, inputs: SharedInputs, path: str) -> None:
+        super().__init__(name, inputs)
+        self.path = path
+        self._run: RunLookup | None = None
+
+    def prepare(self) -> None:
+        """Read the run, unless that is done."""
+        if self._run is not None:
+            return
+        hits = ScratchRecords(self.inputs.scratch / f"{self.name}.hits")
+        self.inputs.opened.enter_context(closing(hits))
+        self._run = RunLookup(self.path, hits)
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether the run has scores, and not ranks alone."""
+        return self._run is not None and self._run.format is not RunFormat.MSMARCO
+
+    def check_queries(self, qids: Sequence[str], qrels: str) -> None:
+        """Raise a MismatchError if the run has none of the queries; warn if it lacks some."""
+        assert self._run is not None  # it is prepared
+        present = set(self._run.queries)
+        missing = [qid for qid in qids if qid not in present]
+        if len(missing) == len(qids):
+            raise MismatchError(
+                f"{self.path} answers queries {first_names(self._run.queries)}; {qrels} judges "
+                f"queries {first_names(qids)}: none in common"
+            )
+        if missing:
+            logger.warning(
+                f"{self.path} lacks {len(missing):,} of the {len(qids):,} queries that {qrels} "
+                f"judges ({first_names(missing)}); they count as 0"
+            )
+
+    def search(self, block: Block, runs_of_parts: Sequence[Run]) -> Iterator[tuple[str, Hits]]:
+        """Yield the hits of the file."""
+        assert self._run is not None  # it is prepared
+        for qid in block.qids:
+            docids, scores = self._run.hits(qid)
+            yield qid, best_first(zip(docids, scores, strict=True))
+
+    def rebuild(self, commands: Rebuild) -> str:
+        """Return the file."""
+        return self.path
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """The file."""
+        return {"run": {"name": self.path}}
+
+    @property
+    def bytes_per_passage(self) -> float | None:
+        """The size of the indexes that the manifests of the run lead to."""
+        return recorded_bytes_per_passage(self.path)
+
+
+def recorded_bytes_per_passage(run: str) -> float | None:
+    """Return the size of a run's indexes for each passage, where manifests record it."""
+    manifest_file = beside(run)
+    if not manifest_file.is_file():
+        return None
+    made_from = read_any_manifest(manifest_file).made_from
+    size = 0.0
+    for index in indexes_of(made_from):
+        index_manifest = beside(index.get("name") or "")
+        if not index.get("bytes") or not index_manifest.is_file():
+            return None
+        count = read_any_manifest(index_manifest).contents.get("count")
+        if not count:
+            return None
+        size += index["bytes"] / count
+    for source in runs_of(made_from):
+        size_of_source = recorded_bytes_per_passage(source.get("name") or "")
+        if size_of_source is None:
+            return None
+        size += size_of_source
+    return size
+
+
+def recorded_seconds_per_query(run: str) -> float | None:
+    """Return the time of a query that the manifests of a run record, its sources included."""
+    manifest_file = beside(run)
+    if not manifest_file.is_file():
+        return None
+    manifest = read_any_manifest(manifest_file)
+    seconds = 0.0
+    recorded_seconds = manifest.contents.get("seconds")
+    query_count = manifest.contents.get("queries")
+    if recorded_seconds and query_count:
+        seconds += sum(recorded_seconds.values()) / query_count
+    for source in runs_of(manifest.made_from):
+        seconds += recorded_seconds_per_query(source.get("name") or "") or 0.0
+    return seconds or None
+
+
+class IndexFolder(Retriever):
+    """An index, or a folder of vectors, that is there."""
+
+    def __init__(self, name: str, inputs: SharedInputs, index: str) -> None:
+        super().__init__(name, inputs)
+        self.index = index
+        self._sessions: dict[str, Any] = {}  # by topics
+
+    def prepare(self) -> None:
+        """Open the index."""
+        self._session(self.inputs.settings.topics)
+
+    def search(self, block: Block, runs_of_parts: Sequence[Run]) -> Iterator[tuple[str, Hits]]:
+        """Yield the hits of the index."""
+        yield from self._session(block.topics).answer(block.queries)
+
+    def _session(self, topics: str) -> Any:
+        """Return the open index, with the passages that the topics exclude."""
+        if topics not in self._sessions:
+            from denserk.tasks.search import open_search
+
+            settings = self.inputs.settings
+            paths = SearchPaths(
+                index=(self.index,),
+                topics=topics,
+                topics_format=settings.topics_format,
+                topics_field=settings.topics_field,
+                output=f"{self.name}.trec",  # which is not written
+            )
+            search_settings = SearchSettings(hits=settings.hits)
+            session = open_search(paths, search_settings, compute=self.inputs.compute)
+            self._sessions[topics] = self.inputs.opened.enter_context(session)
+        return self._sessions[topics]
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """The index and the model."""
+        session = self._session(self.inputs.settings.topics)
+        [index] = session.opened.descriptions()
+        return {"index": index, "model": session.prepared.model}
+
+    @property
+    def bytes_per_passage(self) -> float | None:
+        """The size of the folder."""
+        manifest_file = beside(self.index)
+        if not manifest_file.is_file():
+            return None
+        count = read_any_manifest(manifest_file).contents.get("count")
+        return folder_bytes(Path(self.index)) / count if count else None
+
+    def rebuild(self, commands: Rebuild) -> str:
+        """Add the search."""
+        return self._add_search(commands, self.index)
+
+    def _add_search(self, commands: Rebuild, index: str) -> str:
+        """Add the search of an index; return the run."""
+        run = commands.path(f"{self.name}.trec")
+        hits = str(commands.settings.hits)
+        words = ["--topics", *commands.topics_words, "--hits", hits, *commands.compute_words]
+        commands.add("search", "--index", index, *words, "--output", run)
+        return run
+
+
+class Bm25(IndexFolder):
+    """BM25 of the corpus."""
+
+    def __init__(self, name: str, inputs: SharedInputs) -> None:
+        super().__init__(name, inputs, str(inputs.folder / "indexes" / name))
+
+    def prepare(self) -> None:
+        """Build the index, unless that is done."""
+        from denserk.tasks.build_index import build_index
+
+        paths = IndexPaths(corpus=self.inputs.settings.corpus, output=self.index, resume=True)
+        build_index(paths, IndexSettings(type=IndexType.BM25), corpus=self.inputs.corpus)
+        super().prepare()
+
+    def rebuild(self, commands: Rebuild) -> str:
+        """Add the index and its search."""
+        index = commands.path(self.name)
+        words = ["--type", "bm25", "--corpus", *commands.corpus_words]
+        commands.add("index", *words, "--output", index)
+        return self._add_search(commands, index)
+
+
+class Encoder(IndexFolder):
+    """Exact search over the vectors of a model."""
+
+    def __init__(self, name: str, inputs: SharedInputs, model: str) -> None:
+        super().__init__(name, inputs, str(inputs.folder / "vectors" / name))
+        self.model = model
+
+    @property
+    def text_options(self) -> Mapping[str, Any]:
+        """Settings of texts that replace the model's own when passages are encoded."""
+        return NOTHING
+
+    def prepare(self) -> None:
+        """Encode the corpus, unless that is done."""
+        from denserk.tasks.encode import encode
+
+        settings = EncodeSettings(
+            model=self.model,
+            corpus=self.inputs.settings.corpus,
+            output=self.index,
+            resume=beside(self.index).is_file(),
+        )
+        options = ModelOptions(text=self.text_options, compute=self.inputs.compute)
+        encode(settings, self.inputs.corpus, options)
+        super().prepare()
+
+    def rebuild(self, commands: Rebuild) -> str:
+        """Add the encoding and its search."""
+        return self._add_encoding(commands, self.model)
+
+    def _add_encoding(self, commands: Rebuild, model: str) -> str:
+        vectors = commands.path(self.name)
+        words = ["--model", model, "--corpus", *commands.corpus_words, *commands.compute_words]
+        for name, value in self.text_options.items():
+            words += [f"--{name.replace('_', '-')}", str(value)]
+        commands.add("encode", *words, "--output", vectors)
+        return self._add_search(commands, vectors)
+
+
+class FinetunedEncoder(Encoder):
+    """A model that is fine-tuned on training queries, with hard negatives among its own hits."""
+
+    def __init__(self, name: str, inputs: SharedInputs, base: Encoder) -> None:
+        super().__init__(name, inputs, str(inputs.folder / "models" / name))
+        self.built_from = (base,)
+        self._base = base
+        work = inputs.folder / "training"
+        self._run = str(work / f"{name}.trec")
+        self._examples = str(work / f"{name}.jsonl")
+
+    @property
+    def text_options(self) -> Mapping[str, Any]:
+        """The length of passages that the base was encoded with."""
+        model = model_of(read_manifest(self._base.index, Kind.VECTORS)) or {}
+        return {"passage_max_length": model["text"]["passage_max_length"]}
+
+    @property
+    def _training_options(self) -> Mapping[str, Any]:
+        """How the model is trained."""
+        length = min(TRAINED_TOKENS, self.text_options["passage_max_length"])
+        with Path(self._examples).open("rb") as lines:
+            example_count = sum(1 for _ in lines)
+        return {
+            **TRAINING,
+            "batch_size": min(BATCH_SIZE, example_count),
+            "passage_max_length": length,
+        }
+
+    def prepare(self) -> None:
+        """Mine negatives, train and encode, each unless that is done."""
+        if not (Path(self.model) / "training.json").is_file():
+            self._mine()
+            self._train()
+        super().prepare()
+
+    def _mine(self) -> None:
+        """Search for the training queries, and draw wrong passages from their hits."""
+        from denserk.tasks.mine_negatives import mine_negatives
+        from denserk.tasks.search import search
+
+        inputs = self.inputs
+        settings = inputs.settings
+        topics = settings.train_topics or settings.topics
+        Path(self._run).parent.mkdir(parents=True, exist_ok=True)
+        search_paths = SearchPaths(
+            index=(self._base.index,),
+            topics=topics,
+            topics_format=settings.topics_format,
+            topics_field=settings.topics_field,
+            qrels=settings.train_qrels,
+            output=self._run,
+        )
+        search(search_paths, SearchSettings(hits=MINING_DEPTH + 20), compute=inputs.compute)
+        mining_paths = MiningPaths(
+            topics=topics,
+            topics_format=settings.topics_format,
+            topics_field=settings.topics_field,
+            qrels=settings.train_qrels,
+            run=(self._run,),
+            corpus=settings.corpus,
+            output=self._examples,
+        )
+        mining = MiningSettings(
+            depth=MINING_DEPTH, num_negatives=settings.finetune_negatives, skip_missing=True
+        )
+        mine_negatives(mining_paths, mining, inputs.corpus)
+
+    def _train(self) -> None:
+        """Train the model, or continue its training."""
+        from denserk.tasks.finetune import finetune
+
+        settings = self.inputs.settings
+        options = {
+            **self._training_options,
+            "model": self._base.model,
+            "train_data": [self._examples],
+            "output": self.model,
+            "max_steps": settings.finetune_steps,
+            "seed": settings.seed,
+            "device": self.inputs.compute.device,
+            "resume": training_folder(self.model).is_dir(),
+        }
+        finetune(finetuning.run_of_options(options))
+
+    def rebuild(self, commands: Rebuild) -> str:
+        """Add mining, training, encoding and search."""
+        settings = commands.settings
+        vectors = commands.path(self._base.name)
+        corpus = ["--corpus", *commands.corpus_words]
+        commands.add(
+            "encode", "--model", self._base.model, *corpus, *commands.compute_words,
+            "--output", vectors,
+        )  # fmt: skip
+        run = commands.path(f"{self.name}-train.trec")
+        topics = settings.train_topics or settings.topics
+        qrels = settings.train_qrels or ""
+        commands.add(
+            "search", "--index", vectors, "--topics", topics, "--qrels", qrels,
+            "--hits", str(MINING_DEPTH + 20), "--output", run,
+        )  # fmt: skip
+        examples = commands.path(f"{self.name}.jsonl")
+        commands.add(
+            "mine-negatives", "--topics", topics, "--qrels", qrels, "--run", run, *corpus,
+            "--depth", str(MINING_DEPTH), "--num-negatives", str(settings.finetune_negatives),
+            "--skip-missing", "--output", examples,
+        )  # fmt: skip
+        model = commands.path(f"{self.name}-model")
+        options: list[str] = []
+        for name, value in self._training_options.items():
+            options += [f"--{name.replace('_', '-')}", f"{value:g}"]
+        commands.add(
+            "finetune", "--model", self._base.model, "--train-data", examples, *options,
+            "--max-steps", str(settings.finetune_steps), "--seed", str(settings.seed),
+            "--output", model,
+        )  # fmt: skip
+        return self._add_encoding(commands, model)
+
+
+class Hybrid(Retriever):
+    """A weighted sum of the normalised scores of other retrievers, with fixed weights."""
+
+    def __init__(
+        self, name: str, inputs: SharedInputs, parts: Sequence[Retriever], weights: Weights
+    ) -> None:
+        super().__init__(name, inputs, parts)
+        self._weights = weights
+        self.fusion = FusionSettings(method=FusionMethod.LINEAR)
+        self.ranking_settings = RankingSettings(hits=inputs.settings.hits)
+
+    @property
+    def weights(self) -> Weights:
+        """The weights of the parts."""
+        return self._weights
+
+    def prepare(self) -> None:
+        """Check that the parts, which are prepared, have scores."""
+        for part in self.searched():
+            if isinstance(part, RunFile) and not part.has_scores:
+                hint = "a hybrid adds scores: leave this run out of it"
+                raise InputError(part.path, None, "ranks, no scores", "scores", hint)
+
+    def search(self, block: Block, runs_of_parts: Sequence[Run]) -> Iterator[tuple[str, Hits]]:
+        """Yield the fused hits."""
+        ranking = Ranking(self.ranking_settings)
+        for qid in block.qids:
+            contributions = self._contributions(qid, runs_of_parts)
+            scores = weighted_scores(contributions, self.weights)
+            yield qid, ranking.final(best_first(scores.items()))
+
+    def _contributions(self, qid: str, runs: Sequence[Run]) -> dict[str, list[float]]:
+        """Return what each part adds to the score of a query's passages, with weight 1."""
+        hits_of_runs = [best_first(run.get(qid, {}).items()) for run in runs]
+        return score_contributions(hits_of_runs, self.fusion)
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """The weights."""
+        return {"weights": list(self.weights)}
+
+    def rebuild(self, commands: Rebuild) -> str:
+        """Add the fusion."""
+        runs = [part.rebuild(commands) for part in self.parts]
+        weights = ",".join(f"{weight:g}" for weight in self.weights)
+        run = commands.path(f"{self.name}.trec")
+        options = ["--method", "linear", "--weights", weights]
+        hits = ["--hits", str(commands.settings.hits)]
+        commands.add("fuse", *runs, *options, *hits, "--output", run)
+        return run
+
+
+class FittedHybrid(Hybrid):
+    """A hybrid whose weights are fitted on the blocks before the one that is searched.
+
+    No query has a part in the weights that it is evaluated with; the first block has equal weights.
+    """
+
+    def __init__(self, name: str, inputs: SharedInputs, parts: Sequence[Retriever]) -> None:
+        equal_weights = (round(1 / len(parts), 4),) * len(parts)
+        super().__init__(name, inputs, parts, equal_weights)
+        self._query_count = 0
+        self._sums = dict.fromkeys(weight_grid(len(parts)), 0.0)
+
+    def learn(self, runs_of_parts: Sequence[Run], judgments: Grades) -> LearnedValues:
+        """Add the values that each choice of weights has on a block."""
+        queries = []
+        for qid in judgments:
+            contributions = self._contributions(qid, runs_of_parts)
+            if contributions:
+                values_of_passages = np.array(list(contributions.values()))
+                queries.append(QueryContributions(qid, list(contributions), values_of_passages))
+        sums = {}
+        if queries:
+            ranking = Ranking(self.ranking_settings)
+            values = values_by_weights(queries, self.inputs.measure, judgments, ranking)
+            sums = {_weights_text(weights): sum(values[weights]) for weights in values}
+        learned = LearnedValues(len(queries), sums)
+        self.recall(learned)
+        return learned
+
+    def recall(self, values: LearnedValues) -> None:
+        """Add what was learned; choose the best weights, and of equals the most even ones."""
+        self._query_count += values.query_count
+        for weights in self._sums:
+            self._sums[weights] += values.sums.get(_weights_text(weights), 0.0)
+        if self._query_count:
+            self._weights = min(self._sums, key=self._order)
+
+    def _order(self, weights: Weights) -> tuple[float, float]:
+        """Return a key by which better weights come first, and of equals more even ones."""
+        return -self._sums[weights], sum(weight**2 for weight in weights)
+
+
+def _weights_text(weights: Weights) -> str:
+    """Return weights as JSON has them for a key.
+
+    >>> _weights_text((0.3, 0.7))
+    '0.3,0.7'
+    """
+    return ",".join(f"{weight:g}" for weight in weights)
+
+
+class CutRetriever(Retriever):
+    """The first hits of another retriever."""
+
+    def __init__(self, name: str, inputs: SharedInputs, part: Retriever, depth: int) -> None:
+        super().__init__(name, inputs, [part])
+        self.depth = depth
+        self.score_digits = part.score_digits
+
+    def prepare(self) -> None:
+        """Do nothing: the part is prepared."""
+
+    def search(self, block: Block, runs_of_parts: Sequence[Run]) -> Iterator[tuple[str, Hits]]:
+        """Yield the first hits."""
+        [run] = runs_of_parts
+        for qid in block.qids:
+            yield qid, best_first(run.get(qid, {}).items())[: self.depth]
+
+    def rebuild(self, commands: Rebuild) -> str:
+        """Add the part, and the run with its first hits."""
+        [part] = self.parts
+        part_run = part.rebuild(commands)
+        run = commands.path(f"{self.name}.trec")
+        commands.add("fuse", part_run, part_run, "--method", "linear", "--weights", "1,0",
+                     "--hits", str(self.depth), "--output", run)  # fmt: skip
+        return run
+
+
+@dataclass
+class CorpusTexts:
+    """The texts of all passages, copied to a temporary file when the first reranker needs them."""
+
+    inputs: SharedInputs
+    _texts: PassageTexts | None = field(default=None, init=False)
+
+    def get(self) -> PassageTexts:
+        """Return the texts."""
+        if self._texts is None:
+            source = self.inputs.settings.corpus
+            texts = PassageTexts(self.inputs.scratch / "passages")
+            self.inputs.opened.enter_context(closing(texts))
+            corpus = with_used_fields(source, self.inputs.corpus)
+            texts.find(read_passages(source, corpus), source, everything=True)
+            self._texts = texts
+        return self._texts
+
+
+class RerankedRetriever(Retriever):
+    """A cross-encoder that scores the first hits of another retriever."""
+
+    def __init__(
+        self, name: str, inputs: SharedInputs, part: Retriever, model: str, texts: CorpusTexts
+    ) -> None:
+        super().__init__(name, inputs, [part])
+        self.model = model
+        self._texts = texts
+        self._scorer: Any = None
+        self.depth = inputs.settings.rerank_depth
+        if isinstance(part, CutRetriever):
+            self.depth = part.depth
+
+    def prepare(self) -> None:
+        """Load the cross-encoder, and copy the texts of the corpus."""
+        from denserk.models.cross_encoder import PairScorer
+
+        self._scorer = PairScorer(self.model, compute=self.inputs.compute)
+        self._texts.get()
+
+    def search(self, block: Block, runs_of_parts: Sequence[Run]) -> Iterator[tuple[str, Hits]]:
+        """Yield the reranked hits."""
+        from denserk.tasks.rerank import Candidates, RunReranker
+
+        [run] = runs_of_parts
+        candidates = []
+        for qid in block.qids:
+            ranked = best_first(run.get(qid, {}).items())[: self.depth]
+            if ranked:
+                candidates.append(Candidates(qid, [docid for docid, _ in ranked]))
+        texts = self._texts.get()
+        self._require_texts(candidates, texts)
+        queries = {query.qid: query for query in block.queries}
+        settings = RerankSettings(hits=self.inputs.settings.hits)
+        reranker = RunReranker(self._scorer, queries, settings, self.parts[0].name)
+        yield from reranker.rankings(candidates, texts, lambda pair_count: None)
+
+    def _require_texts(self, candidates: Iterable[Any], texts: PassageTexts) -> None:
+        """Raise a MismatchError for a hit that the corpus does not have."""
+        for _, docids in candidates:
+            for docid, passage in zip(docids, texts.get(docids), strict=True):
+                if passage is None:
+                    corpus = self.inputs.settings.corpus
+                    message = f"{corpus} has no passage {docid}, a hit of {self.parts[0].name}"
+                    raise MismatchError(message, "name the --corpus that the run was made from")
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """The cross-encoder."""
+        model: Description = self._scorer.description()
+        return {"model": model}
+
+    def rebuild(self, commands: Rebuild) -> str:
+        """Add the reranking."""
+        [part] = self.parts
+        if isinstance(part, CutRetriever):
+            [part] = part.parts
+        first_run = part.rebuild(commands)
+        run = commands.path(f"{self.name}.trec")
+        words = ["--run", first_run, "--topics", *commands.topics_words]
+        words += ["--corpus", *commands.corpus_words, "--depth", str(self.depth)]
+        words += [*commands.compute_words, "--output", run]
+        commands.add("rerank", "--model", self.model, *words)
+        return run

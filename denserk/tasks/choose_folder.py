@@ -1,0 +1,201 @@
+"""The folder of `denserk choose`.
+
+manifest.json              inputs and settings; `complete` once a decision is written
+indexes/ vectors/ models/  what retrievers are built of, each resumable by itself
+training/                  of finetune:MODEL: the hits of training queries, and negatives
+blocks/0001/NAME.trec      hits for a block of queries
+blocks/0001/values.json    written last: the block is evaluated
+runs/NAME.trec             the hits of all blocks in one run
+test/NAME.trec             hits for the sealed test queries
+sealed.jsonl               a line for each opening of the test queries
+queries.tsv choice.json costs.json choice.svg choice.png index.html    the result
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from denserk.config.choosing import ChooseSettings
+from denserk.config.formats import RunFormat
+from denserk.config.retrieval import IrMetadata, RankingSettings
+from denserk.errors import InputError, MismatchError
+from denserk.evaluation.choice import TestOpening
+from denserk.index.ranking import Hits
+from denserk.io.blocks import refuse_other_run
+from denserk.io.durability import flush_bytes
+from denserk.io.files import read_file, whole_binary, write_errors
+from denserk.io.ir_metadata import describe_run
+from denserk.io.manifest import Kind, Manifest, beside, read_manifest, write_manifest
+from denserk.io.outputs import refuse_occupied
+from denserk.io.runs import read_run_scores, write_run
+from denserk.tasks.choose_candidates import LearnedValues
+
+VALUES = "values.json"
+INDENTED = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+RESULT_FILES = ("queries.tsv", "choice.json", "choice.svg", "choice.png", "index.html")
+
+
+@dataclass(frozen=True)
+class BlockRecord:
+    """A block that is evaluated."""
+
+    queries: list[str]
+    values: Mapping[str, list[float]]  # of the measure, by system
+    weights: Mapping[str, list[float]]  # of hybrids, by system: those that the block had
+    learned: Mapping[str, LearnedValues] = field(default_factory=dict)  # by name of the retriever
+
+
+class ChoiceFolder:
+    """The files of a choice."""
+
+    def __init__(self, settings: ChooseSettings, manifest: Manifest) -> None:
+        self.path = Path(settings.output)
+        self._manifest = manifest
+        self._resume = settings.resume
+        self._overwrite = settings.overwrite
+
+    def prepare(self) -> None:
+        """Create the folder, continue it, or remove the blocks and results that it holds.
+
+        Indexes, vectors and models stay, and so does the record of sealed test queries.
+        """
+        is_choice = beside(self.path).is_file()
+        if is_choice and (self._resume or self._overwrite):
+            started = read_manifest(self.path, Kind.CHOICE, unfinished=True)
+            if self._resume:
+                refuse_other_run(self.path, started, self._manifest, ["topics", "qrels"])
+            else:
+                self._remove_results(started)
+        else:
+            refuse_occupied(self.path, overwrite=False)
+        with write_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        write_manifest(self.path, self._manifest)
+
+    def _remove_results(self, started: Manifest) -> None:
+        """Remove the files that an earlier comparison wrote, and no others."""
+        runs = [f"{name}.trec" for name in started.contents.get("files", ())]
+        for folder in [*self.path.glob("blocks/[0-9]*"), self.path / "runs", self.path / "test"]:
+            for name in (VALUES, *runs):
+                (folder / name).unlink(missing_ok=True)
+                (folder / f"{name}.manifest.json").unlink(missing_ok=True)
+        for name in RESULT_FILES:
+            (self.path / name).unlink(missing_ok=True)
+
+    def note_files(self, names: Sequence[str]) -> None:
+        """Record the names of the runs that are about to be written."""
+        contents = {**self._manifest.contents, "files": list(names)}
+        self._manifest = replace(self._manifest, contents=contents)
+        write_manifest(self.path, self._manifest)
+
+    def complete(self, **contents: Any) -> None:
+        """Write that a decision is there."""
+        contents = {**self._manifest.contents, **contents}
+        write_manifest(self.path, replace(self._manifest, complete=True, contents=contents))
+
+    def interrupt(self, **contents: Any) -> None:
+        """Write how far a comparison has come that --resume continues."""
+        contents = {**self._manifest.contents, **contents}
+        write_manifest(self.path, replace(self._manifest, contents=contents))
+
+    def block_folder(self, number: int) -> Path:
+        """Return the folder of a block, numbered from 1; create it."""
+        folder = self.path / "blocks" / f"{number:04}"
+        with write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def read_block(self, number: int, qids: Sequence[str]) -> BlockRecord | None:
+        """Return a block that is evaluated, with these queries; None if it is not."""
+        path = self.path / "blocks" / f"{number:04}" / VALUES
+        if not path.is_file():
+            return None
+        values = read_json(path)
+        learned = {name: LearnedValues(*items) for name, items in values["learned"].items()}
+        record = BlockRecord(values["queries"], values["values"], values["weights"], learned)
+        if record.queries != list(qids):
+            message = f"{path} is of other queries"
+            raise MismatchError(message, "start over with --overwrite, or choose another output")
+        return record
+
+    def write_block(self, number: int, record: BlockRecord) -> None:
+        """Write the values of a block."""
+        values = {
+            "queries": record.queries,
+            "values": record.values,
+            "weights": record.weights,
+            "learned": {name: list(learned) for name, learned in record.learned.items()},
+        }
+        write_json(self.block_folder(number) / VALUES, values)
+
+    def write_joined_run(
+        self, name: str, runs: Sequence[Path], hits: int, made_from: Mapping[str, Any], queries: int
+    ) -> None:
+        """Write one run of those of several blocks."""
+        folder = self.path / "runs"
+        folder.mkdir(exist_ok=True)
+        path = folder / f"{name}.trec"
+        with whole_binary(path) as out:
+            for run in runs:
+                with run.open("rb") as source:
+                    shutil.copyfileobj(source, out)
+        settings = RankingSettings(hits=hits, tag=name, ir_metadata=IrMetadata.NONE)
+        describe_run(str(path), settings, made_from, {"queries": queries})
+
+    def openings(self) -> list[TestOpening]:
+        """Return the openings of sealed test queries, the first one first."""
+        path = self.path / "sealed.jsonl"
+        if not path.is_file():
+            return []
+        openings = []
+        for number, line in enumerate(read_file(path).splitlines(), start=1):
+            try:
+                openings.append(TestOpening(**orjson.loads(line)))
+            except (ValueError, TypeError):
+                raise InputError(
+                    path, number, "another text", "the record of an opening, as JSON"
+                ) from None
+        return openings
+
+    def add_opening(self, opening: TestOpening) -> None:
+        """Append an opening to the record, and wait until the disk has it."""
+        path = self.path / "sealed.jsonl"
+        with write_errors(path):
+            with path.open("ab") as out:
+                out.write(orjson.dumps(opening.as_json(), option=orjson.OPT_APPEND_NEWLINE))
+            flush_bytes(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object that `write_json` wrote."""
+    try:
+        values = orjson.loads(read_file(path))
+    except ValueError:
+        values = None
+    if not isinstance(values, dict):
+        raise InputError(path, None, "another text", "a JSON object that denserk wrote")
+    return values
+
+
+def write_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a JSON object."""
+    with whole_binary(path) as out:
+        out.write(orjson.dumps(values, option=INDENTED))
+
+
+def write_hits(path: Path, results: Iterator[tuple[str, Hits]], tag: str, digits: str) -> None:
+    """Write the hits of queries as a run of TREC's format."""
+    with write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_run(path, results, tag=tag, score_format=digits)
+
+
+def read_hits(path: Path) -> dict[str, dict[str, float]]:
+    """Read a run that `write_hits` wrote; it may be empty."""
+    if path.stat().st_size == 0:
+        return {}
+    return read_run_scores(path, RunFormat.TREC)

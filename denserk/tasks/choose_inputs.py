@@ -1,0 +1,324 @@
+"""What `denserk choose` compares by: candidates from their expressions, and judged queries."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from denserk.config.candidate_expressions import (
+    EXAMPLES,
+    Candidate,
+    Cut,
+    Expression,
+    Name,
+    Rerank,
+    Sum,
+    parse_candidate,
+)
+from denserk.config.choosing import ChooseSettings
+from denserk.config.formats import Kind as FileKind
+from denserk.errors import MismatchError, UsageError
+from denserk.evaluation.evaluator import HIDDEN_ENDINGS
+from denserk.evaluation.measures import Measure, is_mean, needs_subtopics, parse_measures
+from denserk.evaluation.results import Grades
+from denserk.index.folder import is_vector_folder, read_index_manifest
+from denserk.io.blocks import texts_sha256
+from denserk.io.detection import detect_run_or_qrels
+from denserk.io.manifest import Kind, beside, file_sha256, read_any_manifest
+from denserk.io.model_files import can_be_on_hub, find_model, look_for_model
+from denserk.io.qrels import read_qrels_map
+from denserk.io.short_texts import first_names, with_single_spaces
+from denserk.io.topics import read_queries
+from denserk.records import Query
+from denserk.tasks.choose_candidates import (
+    Bm25,
+    CorpusTexts,
+    CutRetriever,
+    Encoder,
+    FinetunedEncoder,
+    FittedHybrid,
+    Hybrid,
+    IndexFolder,
+    RerankedRetriever,
+    Retriever,
+    RunFile,
+    SharedInputs,
+)
+
+FINETUNE = "finetune:"
+BM25 = "bm25"
+NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9._+-]+")
+
+
+@dataclass(frozen=True)
+class System:
+    """A candidate: what results call it, and its retriever."""
+
+    name: str
+    expression: str
+    retriever: Retriever
+
+
+def deciding_measure(text: str) -> Measure:
+    """Return the measure that decides: one, a mean over queries, of whole queries."""
+    measures = parse_measures([text]).measures
+    hint = "for example --measure nDCG@10"
+    if len(measures) > 1:
+        raise UsageError(f"--measure {text}: one measure decides", hint)
+    [measure] = measures
+    if not is_mean(measure):
+        message = f"--measure {text}: its values are not between 0 and 1, as the comparison needs"
+        raise UsageError(message, hint)
+    if needs_subtopics(measure):
+        raise UsageError(f"--measure {text}: a measure of sub-topics does not decide", hint)
+    return measure
+
+
+def parse_candidates(settings: ChooseSettings) -> list[Candidate]:
+    """Parse the candidates; raise a UsageError for one alone, and for a name given twice."""
+    candidates = [_parse(text) for text in settings.expressions]
+    if len(candidates) < 2:
+        message = f"one candidate, {candidates[0].label}: there is nothing to choose from"
+        raise UsageError(message, "give --candidates twice or more")
+    labels = [candidate.label for candidate in candidates]
+    repeated = sorted({label for label in labels if labels.count(label) > 1})
+    if repeated:
+        message = f"two candidates are called {repeated[0]}"
+        raise UsageError(message, f"name them: --candidates 'a={repeated[0]}'")
+    for candidate in candidates:
+        check_names(candidate.expression, settings)
+    return candidates
+
+
+def _parse(text: str) -> Candidate:
+    """Parse a candidate; a run file without a label is called by its name without endings."""
+    candidate = parse_candidate(text, lambda path: Path(path).exists())
+    expression = candidate.expression
+    is_unlabelled = candidate.label == str(expression)
+    if is_unlabelled and isinstance(expression, Name) and Path(expression.name).is_file():
+        label = HIDDEN_ENDINGS.sub("", Path(expression.name).name)
+        return Candidate(label, expression)
+    return candidate
+
+
+def check_names(expression: Expression, settings: ChooseSettings) -> None:
+    """Raise an error for a name in an expression that stands for nothing, before any work."""
+    match expression:
+        case Name(name):
+            _check_name(name, settings)
+        case Cut(retriever, _):
+            check_names(retriever, settings)
+        case Sum(retrievers, _):
+            for retriever in retrievers:
+                check_names(retriever, settings)
+        case Rerank(retriever, model):
+            check_names(retriever, settings)
+            look_for_model(model)
+
+
+def _check_name(name: str, settings: ChooseSettings) -> None:
+    """Raise an error unless a name is bm25, a run, an index or a model that is there."""
+    if name == BM25:
+        return
+    if name.startswith(FINETUNE):
+        if settings.train_qrels is None:
+            raise UsageError(
+                f"--candidates {name} needs training queries",
+                "give --train-qrels, with queries that --qrels does not judge",
+            )
+        look_for_model(name.removeprefix(FINETUNE))
+        return
+    if Path(name).is_file():
+        if detect_run_or_qrels(name) is not FileKind.RUN:
+            raise UsageError(f"--candidates {name}: this file is no run", EXAMPLES)
+        return
+    if is_index(name):
+        return
+    if not Path(name).exists() and not can_be_on_hub(name):
+        raise UsageError(f"--candidates {name}: no such file or folder", EXAMPLES)
+    find_model(name, "--candidates")
+    look_for_model(name)
+
+
+def is_index(name: str) -> bool:
+    """Return whether a name is that of a folder with an index or with vectors."""
+    path = Path(name)
+    if not path.is_dir():
+        return False
+    if is_vector_folder(name):
+        return True
+    if beside(path).is_file():
+        return read_any_manifest(beside(path)).kind is Kind.INDEX
+    return (path / "docid").is_file() and (path / "index").exists()
+
+
+class Retrievers:
+    """Makes the retrievers of expressions, each once, so that candidates share them."""
+
+    def __init__(self, inputs: SharedInputs) -> None:
+        self._inputs = inputs
+        self._by_expression: dict[str, Retriever] = {}
+        self._texts = CorpusTexts(inputs)
+
+    def make(self, expression: Expression) -> Retriever:
+        """Return the retriever of an expression."""
+        text = str(expression)
+        if text not in self._by_expression:
+            self._by_expression[text] = self._new(expression)
+        return self._by_expression[text]
+
+    def _new(self, expression: Expression) -> Retriever:
+        match expression:
+            case Name(name):
+                return self._new_of_name(name)
+            case Cut(retriever, depth):
+                part = self.make(retriever)
+                return CutRetriever(self._file_name(str(expression)), self._inputs, part, depth)
+            case Rerank(retriever, model):
+                part = self.make(retriever)
+                name = self._file_name(f"{retriever}-{Path(model).name}")
+                return RerankedRetriever(name, self._inputs, part, model, self._texts)
+            case Sum(retrievers, weights):
+                parts = [self.make(retriever) for retriever in retrievers]
+                names = [part.name for part in parts]
+                if weights is None:
+                    name = self._file_name("+".join(names))
+                    return FittedHybrid(name, self._inputs, parts)
+                terms = [f"{weight:g}{name}" for weight, name in zip(weights, names, strict=True)]
+                return Hybrid(self._file_name("+".join(terms)), self._inputs, parts, weights)
+
+    def _new_of_name(self, name: str) -> Retriever:
+        """Return the retriever that a name stands for."""
+        if name == BM25:
+            return Bm25(self._file_name(BM25), self._inputs)
+        if name.startswith(FINETUNE):
+            base = self.make(Name(name.removeprefix(FINETUNE)))
+            if not isinstance(base, Encoder):
+                raise UsageError(f"--candidates {name}: a model is fine-tuned", EXAMPLES)
+            return FinetunedEncoder(self._file_name(f"finetune-{base.name}"), self._inputs, base)
+        last_name = Path(name).name
+        if Path(name).is_file():
+            file_name = self._file_name(HIDDEN_ENDINGS.sub("", last_name))
+            return RunFile(file_name, self._inputs, name)
+        if is_index(name):
+            if not is_vector_folder(name):
+                read_index_manifest(name)
+            return IndexFolder(self._file_name(last_name), self._inputs, name)
+        return Encoder(self._file_name(last_name), self._inputs, name)
+
+    def _file_name(self, text: str) -> str:
+        """Return a name for files, one that no other retriever has."""
+        name = NOT_IN_FILE_NAMES.sub("-", text).strip("-.") or "retriever"
+        names = {retriever.name for retriever in self._by_expression.values()}
+        number = 2
+        unique_name = name
+        while unique_name in names:
+            unique_name = f"{name}-{number}"
+            number += 1
+        return unique_name
+
+
+@dataclass(frozen=True)
+class JudgedQueries:
+    """Queries with their judgments."""
+
+    queries: Sequence[Query]
+    judgments: Grades
+    topics: str
+    qrels: str
+
+    def sha256(self) -> str:
+        """Return a checksum of the judgments of the queries."""
+        rows = []
+        for query in self.queries:
+            for docid, grade in sorted(self.judgments[query.qid].items()):
+                rows.append([query.qid, docid, str(grade)])
+        return texts_sha256(rows)
+
+
+def read_judged_queries(topics: str, qrels: str, settings: ChooseSettings) -> JudgedQueries:
+    """Return the topics that qrels judge, in the order of their ids.
+
+    Raise a MismatchError if there are none, or if judged queries have no text.
+    """
+    judgments = read_qrels_map(qrels)
+    queries = {}
+    qids_of_topics = []
+    for query in read_queries(topics, settings.topics_format, fields=settings.topics_field):
+        qids_of_topics.append(query.qid)
+        if query.qid in judgments:
+            queries[query.qid] = query
+    if not queries:
+        raise MismatchError(
+            f"{qrels} judges none of the queries of {topics}: it judges {first_names(judgments)}, "
+            f"the topics are {first_names(qids_of_topics)}"
+        )
+    without_text = [qid for qid in judgments if qid not in queries]
+    if without_text:
+        raise MismatchError(
+            f"{topics} lacks {len(without_text):,} of the {len(judgments):,} queries that {qrels} "
+            f"judges ({first_names(without_text)})",
+            "name the topics that the judgments are of",
+        )
+    ordered = [queries[qid] for qid in sorted(queries)]
+    return JudgedQueries(ordered, {qid: judgments[qid] for qid in queries}, topics, qrels)
+
+
+def refuse_overlap(queries: JudgedQueries, others: JudgedQueries, why: str) -> None:
+    """Raise a MismatchError if two sets of queries have one in common, by its text.
+
+    Queries of one file of topics are also compared by their ids.
+    """
+    texts = {_compared_text(query): query.qid for query in others.queries}
+    other_qids = {query.qid for query in others.queries}
+    same_file = queries.topics == others.topics
+    shared = []
+    for query in queries.queries:
+        if _compared_text(query) in texts or (same_file and query.qid in other_qids):
+            shared.append(query.qid)
+    if shared:
+        raise MismatchError(
+            f"{queries.qrels} and {others.qrels} have {len(shared):,} queries in common "
+            f"({first_names(shared)}): {why}",
+            "give judgments of other queries",
+        )
+
+
+def _compared_text(query: Query) -> str:
+    """Return a query's text without what does not make it another query."""
+    return with_single_spaces(query.text).casefold()
+
+
+def read_run_files(
+    systems: Sequence[System], queries: JudgedQueries, test_queries: JudgedQueries | None
+) -> list[str]:
+    """Read the run files among the candidates; return their checksums.
+
+    Raise an error for one without any of the queries, and warn if it lacks some. A run knows
+    queries by their ids alone, so that test queries must have other ids.
+    """
+    run_files: dict[str, RunFile] = {}
+    for system in systems:
+        for retriever in system.retriever.searched():
+            if isinstance(retriever, RunFile):
+                run_files[retriever.path] = retriever
+    for run_file in run_files.values():
+        run_file.prepare()
+        run_file.check_queries([query.qid for query in queries.queries], queries.qrels)
+        if test_queries is not None:
+            _refuse_shared_ids(run_file.path, queries, test_queries)
+            test_qids = [query.qid for query in test_queries.queries]
+            run_file.check_queries(test_qids, test_queries.qrels)
+    return [file_sha256(path) for path in run_files]
+
+
+def _refuse_shared_ids(run: str, queries: JudgedQueries, test_queries: JudgedQueries) -> None:
+    """Raise a MismatchError if a run cannot tell test queries from those that decide."""
+    qids = {query.qid for query in queries.queries}
+    shared_qids = [query.qid for query in test_queries.queries if query.qid in qids]
+    if shared_qids:
+        raise MismatchError(
+            f"{queries.qrels} and {test_queries.qrels} have {len(shared_qids):,} ids of queries in "
+            f"common ({first_names(shared_qids)}), which {run} does not tell apart",
+            "give the test queries other ids",
+        )

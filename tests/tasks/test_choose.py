@@ -1,0 +1,462 @@
+"""`denserk choose` on a tiny collection: runs of known quality, and random models."""
+
+import json
+import random
+import shlex
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ir_measures import nDCG
+
+import denserk
+from denserk.commands.app import register, run
+from denserk.config.choosing import ChooseSettings, parse_budget
+from denserk.config.encoding import ComputeSettings
+from denserk.config.formats import CorpusSettings
+from denserk.errors import DenserkError, MismatchError, UsageError
+from denserk.evaluation.choice import Outcome
+from denserk.io.runs import read_run_scores
+from denserk.tasks.choose import choose
+from denserk.tasks.choose_candidates import Rebuild, SharedInputs
+from denserk.tasks.choose_folder import ChoiceFolder
+from denserk.tasks.choose_inputs import Retrievers, parse_candidates
+from tests.docs.test_readme import parse
+from tests.support.tiny_models import write_tiny, write_tiny_classifier
+from tests.support.toy import VOCABULARY, WORDS
+
+QUERIES = 60
+PASSAGES = 60
+RESULTS = ("choice.json", "queries.tsv")
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory):
+    """Passages p0, p1, ...; of each the query q0, q1, ... with some of its words; runs over it."""
+    folder = tmp_path_factory.mktemp("collection")
+    draw = random.Random(1)
+    texts = [" ".join(draw.choices(WORDS, k=12)) for _ in range(PASSAGES)]
+    passages = [json.dumps({"_id": f"p{n}", "text": text}) for n, text in enumerate(texts)]
+    (folder / "corpus.jsonl").write_text("\n".join(passages))
+    queries = [f"q{n}\t{' '.join(texts[n].split()[:4])} {n}" for n in range(QUERIES)]
+    (folder / "queries.tsv").write_text("\n".join(queries))
+    judged = {"qrels": range(40), "train": range(40, 50), "test": range(50, 60)}
+    for name, numbers in judged.items():
+        lines = [f"q{n} 0 p{n} 1\n" for n in numbers]
+        (folder / f"{name}.txt").write_text("".join(lines))
+    write_run(folder / "good.trec", share=0.9, seed=1)
+    write_run(folder / "bad.trec", share=0.1, seed=2)
+    write_run(folder / "middle.trec", share=0.6, seed=3)
+    write_run(folder / "near.trec", share=0.8, seed=4)
+    (folder / "copy.trec").write_text((folder / "good.trec").read_text())
+    write_tiny(folder / "model", "bert", VOCABULARY, head=False)
+    write_tiny_classifier(folder / "reranker", "bert", VOCABULARY)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def without_pictures(request, monkeypatch):
+    """Draw pictures, which take a second, in one test alone."""
+    if "pictures" not in request.fixturenames:
+        monkeypatch.setattr("denserk.plots.save_if_installed", lambda *arguments: None)
+        monkeypatch.setattr("denserk.evaluation.choice_page.installed", lambda name: False)
+
+
+@pytest.fixture
+def pictures():
+    """Ask for pictures."""
+
+
+def write_run(path: Path, share: float, seed: int) -> None:
+    """Write a run that has the relevant passage first for a share of the queries."""
+    draw = random.Random(seed)
+    lines = []
+    for n in range(QUERIES):
+        found = draw.random() < share
+        first = f"p{n}" if found else f"p{(n + 1) % PASSAGES}"
+        lines.append(f"q{n} Q0 {first} 1 2.0 run\n")
+        lines.append(f"q{n} Q0 p{(n + 2) % PASSAGES} 2 1.0 run\n")
+    path.write_text("".join(lines))
+
+
+@pytest.fixture
+def settings(collection, tmp_path, monkeypatch):
+    """`settings(*candidates, **options)` returns those of a choice in the collection."""
+    monkeypatch.chdir(collection)
+
+    def new_settings(*candidates: str, **options: Any) -> ChooseSettings:
+        values: dict[str, Any] = {
+            "corpus": "corpus.jsonl",
+            "topics": "queries.tsv",
+            "qrels": "qrels.txt",
+            "output": str(tmp_path / "choice"),
+            "candidates": candidates,
+            "block_size": 5,
+            "hits": 20,
+        }
+        return ChooseSettings(**{**values, **options})
+
+    return new_settings
+
+
+def contents_of(folder: Path) -> dict[str, bytes]:
+    """The files that equal comparisons have alike: results and runs."""
+    paths = [folder / name for name in RESULTS]
+    paths += sorted(folder.glob("runs/*.trec")) + sorted(folder.glob("blocks/*/*"))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def test_the_best_is_chosen_and_the_worst_dropped_early(settings, tmp_path, pictures):
+    choice = choose(settings("good.trec", "bad.trec"))
+    assert choice.outcome is Outcome.DECIDED
+    assert choice.best == ("good",)
+    assert choice.leader.name == "good"
+    assert choice.queries < choice.available_queries == 40
+    [good, bad] = choice.systems
+    assert bad.queries == good.queries
+    assert bad.low <= bad.difference <= bad.high
+    decision = json.loads((tmp_path / "choice/choice.json").read_text())
+    assert decision["may_be_best"] == ["good"]
+    assert decision["blocks"] == choice.blocks == choice.queries / 5
+    page = (tmp_path / "choice/index.html").read_text()
+    assert "good is the best" in page
+    assert "<script" not in page
+    assert "data:image/svg" in page
+    assert (tmp_path / "choice/choice.png").stat().st_size > 0
+    assert len(read_run_scores(tmp_path / "choice/runs/bad.trec")) == bad.queries
+    rows = (tmp_path / "choice/queries.tsv").read_text().splitlines()
+    assert rows[0] == "block\tquery\tgood\tbad"
+    assert len(rows) == 1 + choice.queries
+
+
+def test_a_dropped_system_is_not_evaluated_any_more(settings, tmp_path):
+    choice = choose(settings("good.trec", "bad.trec", "a=copy.trec", block_size=4))
+    queries = {system.name: system.queries for system in choice.systems}
+    assert queries["good"] == queries["a"] == 40
+    assert queries["bad"] < 40
+    assert choice.systems[-1].name == "bad"
+    last_rows = (tmp_path / "choice/queries.tsv").read_text().splitlines()[-1].split("\t")
+    assert last_rows[3] == ""
+
+
+def test_two_copies_of_a_system_are_undecided(settings):
+    choice = choose(settings("good.trec", "copy.trec"))
+    assert choice.outcome is Outcome.UNDECIDED
+    assert choice.best == ("good", "copy")
+    [difference] = choice.undecided
+    assert difference.needed_queries is None
+
+
+def test_what_would_decide_is_a_number_of_queries(settings):
+    choice = choose(settings("good.trec", "near.trec", qrels="test.txt"))
+    assert choice.outcome is Outcome.UNDECIDED
+    [difference] = choice.undecided
+    assert difference.needed_queries > 10
+
+
+def test_the_order_of_queries_depends_on_the_seed_alone(settings, tmp_path):
+    outputs = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        output = tmp_path / name
+        choose(settings("good.trec", "copy.trec", output=str(output), seed=seed))
+        outputs.append(contents_of(output))
+    assert outputs[0] == outputs[1] != outputs[2]
+
+
+class Killed(Exception):
+    """In place of a signal."""
+
+
+@pytest.mark.parametrize("between", [True, False])
+def test_a_killed_comparison_is_resumed_to_equal_bytes(settings, tmp_path, monkeypatch, between):
+    """Between two blocks, and within one, when the runs of some systems are written."""
+    candidates = ("bm25", "model", "bm25+model")
+    whole = tmp_path / "whole"
+    choose(settings(*candidates, output=str(whole)))
+    write_block = ChoiceFolder.write_block
+
+    def write_and_kill(self, number, record):
+        if between:
+            write_block(self, number, record)
+        if number == 3:
+            raise Killed
+        if not between:
+            write_block(self, number, record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ChoiceFolder, "write_block", write_and_kill)
+        with pytest.raises(Killed):
+            choose(settings(*candidates))
+    with pytest.raises(UsageError, match="not empty"):
+        choose(settings(*candidates))
+    choose(settings(*candidates, resume=True))
+    assert contents_of(tmp_path / "choice") == contents_of(whole)
+
+
+def test_a_budget_ends_between_blocks_and_is_continued(settings, tmp_path):
+    candidates = ("good.trec", "copy.trec", "bad.trec")
+    whole = tmp_path / "whole"
+    choose(settings(*candidates, output=str(whole)))
+    choice = choose(settings(*candidates, budget="0s"))
+    assert choice.outcome is Outcome.BUDGET
+    assert (choice.blocks, choice.queries) == (1, 5)
+    manifest = json.loads((tmp_path / "choice/manifest.json").read_text())
+    assert manifest["complete"] is False
+    assert manifest["contents"]["blocks"] == 1
+    for blocks in (2, 3):  # every call brings it forward
+        choice = choose(settings(*candidates, budget="0s", resume=True))
+        assert choice.blocks == blocks
+    choose(settings(*candidates, resume=True))
+    assert contents_of(tmp_path / "choice") == contents_of(whole)
+    assert json.loads((tmp_path / "choice/manifest.json").read_text())["complete"] is True
+
+
+@pytest.mark.parametrize("text", ["20", "min", "-1s", "20 days", ""])
+def test_a_budget_has_a_unit(text):
+    with pytest.raises(UsageError, match="--budget"):
+        parse_budget(text)
+
+
+def test_weights_of_a_hybrid_are_of_earlier_blocks(settings, tmp_path):
+    """The hybrid starts with equal weights, and then gives the good run all the weight it needs."""
+    choose(settings("copy.trec", "h=good.trec+bad.trec"))
+    weights = []
+    for number in range(1, 9):
+        record = json.loads((tmp_path / f"choice/blocks/000{number}/values.json").read_text())
+        weights.append(record["weights"]["h"])
+    assert weights[0] == [0.5, 0.5]
+    assert all(first > second for first, second in weights[1:])
+
+
+def test_a_later_query_has_no_part_in_the_weights(settings, tmp_path):
+    """Judgments of the last block change its values, and no weights."""
+    changed = tmp_path / "changed.txt"
+    candidates = ("copy.trec", "h=good.trec+bad.trec")
+    choose(settings(*candidates))
+    last_block = json.loads((tmp_path / "choice/blocks/0008/values.json").read_text())
+    lines = []
+    for line in Path("qrels.txt").read_text().splitlines():
+        qid, _, docid, grade = line.split()
+        lines.append(f"{qid} 0 {'p0' if qid in last_block['queries'] else docid} {grade}\n")
+    changed.write_text("".join(lines))
+    other = tmp_path / "other"
+    choose(settings(*candidates, qrels=str(changed), output=str(other)))
+    other_block = json.loads((other / "blocks/0008/values.json").read_text())
+    assert other_block["queries"] == last_block["queries"]
+    assert other_block["weights"] == last_block["weights"]
+    assert other_block["values"] != last_block["values"]
+
+
+def test_all_kinds_of_candidates(settings, tmp_path):
+    """Retrievers share indexes; the commands that build one again are complete."""
+    candidates = (
+        "bm25",
+        "model",
+        "0.3*bm25+0.7*model",
+        "top=bm25%3>>reranker",
+        "deep=(bm25+model)>>reranker",
+        "finetune:model",
+        "good.trec",
+    )
+    options: dict[str, Any] = {"train_qrels": "train.txt", "finetune_steps": 2}
+    choice = choose(
+        settings(*candidates, block_size=20, **options), compute=ComputeSettings(device="cpu")
+    )
+    names = {system.name for system in choice.systems}
+    assert names == {"bm25", "model", "0.3*bm25+0.7*model", "top", "deep", "finetune:model", "good"}
+    folder = tmp_path / "choice"
+    assert [path.name for path in (folder / "indexes").iterdir()] == ["bm25"]
+    vectors = sorted(path.name for path in (folder / "vectors").iterdir())
+    assert vectors == ["finetune-model", "model"]
+    hits = read_run_scores(folder / "runs/bm25-3-reranker.trec")
+    assert max(map(len, hits.values())) == 3
+    for system in choice.systems:
+        if system.name != "good":
+            assert system.cost.query_milliseconds > 0
+            assert system.cost.passage_bytes > 0
+            assert system.cost.build_minutes > 0
+    again = choose(settings(*candidates, block_size=20, resume=True, **options))
+    assert again.as_json() == choice.as_json()
+    check_commands(settings(*candidates, **options), tmp_path)
+
+
+def check_commands(settings, folder):
+    """The commands that build each kind of retriever again are ones that the parser takes."""
+    with ExitStack() as opened:
+        inputs = SharedInputs(
+            settings,
+            CorpusSettings(),
+            ComputeSettings(threads=1),
+            Path(settings.output),
+            folder,
+            nDCG @ 10,
+            opened,
+        )
+        retrievers = Retrievers(inputs)
+        commands = Rebuild(inputs)
+        for _, expression in parse_candidates(settings):
+            retrievers.make(expression).rebuild(commands)
+    names = {shlex.split(line)[1] for line in commands.lines}
+    assert names == {"index", "encode", "search", "fuse", "rerank", "mine-negatives", "finetune"}
+    for name in names:
+        register(name)
+    for line in commands.lines:
+        parse(shlex.split(line)[1:])
+
+
+def test_the_commands_build_the_winner_again(settings, tmp_path, monkeypatch):
+    choice = choose(settings("h=0.9*bm25+0.1*model", "bad.trec"))
+    assert choice.best == ("h",)
+    for line in choice.commands:
+        words = shlex.split(line)
+        assert run([*words[1:], "--quiet"]) == 0
+    again = read_run_scores("winner/0.9bm25+0.1model.trec")
+    for qid, hits in read_run_scores(tmp_path / "choice/runs/0.9bm25+0.1model.trec").items():
+        assert again[qid] == hits
+
+
+def test_sealed_queries_are_opened_once(settings, tmp_path, caplog):
+    options = {"test_qrels": "test.txt"}
+    choice = choose(settings("good.trec", "bad.trec", **options))
+    record = tmp_path / "choice/sealed.jsonl"
+    assert choice.test is not None
+    assert choice.test.means.keys() == {"good"}
+    assert choice.test.queries == 10
+    [line] = record.read_text().splitlines()
+    assert json.loads(line)["means"] == choice.test.means
+    again = choose(settings("good.trec", "bad.trec", resume=True, **options))
+    assert again.test is not None
+    assert again.test.was_recorded
+    assert len(record.read_text().splitlines()) == 1
+    third = choose(settings("good.trec", "bad.trec", resume=True, open_again=True, **options))
+    assert third.test is not None
+    assert third.test.opening == 2
+    assert len(record.read_text().splitlines()) == 2
+    assert "opened for the 2. time" in caplog.text
+
+
+def test_sealed_queries_stay_sealed_without_a_decision(settings, tmp_path):
+    choice = choose(settings("good.trec", "copy.trec", test_qrels="test.txt", budget="0s"))
+    assert choice.test is None
+    assert not (tmp_path / "choice/sealed.jsonl").exists()
+
+
+def test_another_decision_does_not_open_sealed_queries_again(settings):
+    choose(settings("good.trec", "bad.trec", test_qrels="test.txt"))
+    again = settings("bad.trec", "middle.trec", test_qrels="test.txt", overwrite=True)
+    with pytest.raises(UsageError, match=r"was opened at .* for nDCG@10 of good"):
+        choose(again)
+
+
+@pytest.mark.parametrize("option", ["test_qrels", "train_qrels"])
+def test_queries_have_one_purpose(settings, option):
+    with pytest.raises(MismatchError, match="40 queries in common"):
+        choose(settings("good.trec", "bad.trec", **{option: "qrels.txt"}))
+
+
+def test_a_query_of_another_file_is_known_by_its_text(settings, tmp_path):
+    [text] = [line.split("\t")[1] for line in Path("queries.tsv").read_text().splitlines()[:1]]
+    (tmp_path / "test.tsv").write_text(f"x1\t{text.upper()}\nx2\tanother one\n")
+    (tmp_path / "test.txt").write_text("x1 0 p0 1\nx2 0 p1 1\n")
+    options = {"test_qrels": str(tmp_path / "test.txt"), "test_topics": str(tmp_path / "test.tsv")}
+    with pytest.raises(MismatchError, match="1 queries in common"):
+        choose(settings("bm25", "model", **options))
+
+
+@pytest.mark.parametrize(
+    ("candidates", "options", "message"),
+    [
+        (["good.trec"], {}, "nothing to choose"),
+        (["good.trec", "nothing/here"], {}, "nothing/here is no folder"),
+        (["good.trec", "good.trec"], {}, "called good"),
+        (["good.trec", "bm25+"], {}, "missing at the end"),
+        (["good.trec", "0.3*bm25"], {}, "parts of a sum"),
+        (["good.trec", "0.3*bm25+model"], {}, "others have none"),
+        (["good.trec", "bm25%none>>reranker"], {}, "number of hits"),
+        (["good.trec", "(bm25"], {}, "bracket"),
+        (["good.trec", "finetune:model"], {}, "needs training queries"),
+        (["good.trec", "qrels.txt"], {}, "no run"),
+        (["good.trec", "bad.trec"], {"measure": "NumRet"}, "between 0 and 1"),
+        (["good.trec", "bad.trec"], {"measure": "nDCG@10 R@10"}, "one measure"),
+        (["good.trec", "bad.trec"], {"measure": "gm_map"}, "between 0 and 1"),
+    ],
+)
+def test_what_cannot_be_compared(settings, tmp_path, candidates, options, message):
+    with pytest.raises(DenserkError, match=message):
+        choose(settings(*candidates, **options))
+    assert not (tmp_path / "choice").exists()
+
+
+def test_topics_without_judgments(settings, tmp_path):
+    (tmp_path / "other.tsv").write_text("x\tanother query\n")
+    with pytest.raises(MismatchError, match="none of the queries"):
+        choose(settings("good.trec", "bad.trec", topics=str(tmp_path / "other.tsv")))
+
+
+def test_a_run_of_other_queries_leaves_no_folder(settings, tmp_path):
+    (tmp_path / "other.trec").write_text("x Q0 p0 1 1.0 run\n")
+    with pytest.raises(MismatchError, match="none in common"):
+        choose(settings("good.trec", str(tmp_path / "other.trec")))
+    assert not (tmp_path / "choice").exists()
+
+
+def test_a_changed_run_is_not_resumed(settings, tmp_path):
+    changing = tmp_path / "changing.trec"
+    changing.write_text(Path("bad.trec").read_text())
+    choose(settings("good.trec", str(changing), budget="0s"))
+    changing.write_text(Path("middle.trec").read_text())
+    with pytest.raises(MismatchError, match="runs_sha256"):
+        choose(settings("good.trec", str(changing), resume=True))
+
+
+def test_a_run_cannot_tell_test_queries_of_the_same_ids(settings, tmp_path):
+    (tmp_path / "test.tsv").write_text("q0\tanother question\n")
+    (tmp_path / "test.txt").write_text("q0 0 p0 1\n")
+    options = {"test_qrels": str(tmp_path / "test.txt"), "test_topics": str(tmp_path / "test.tsv")}
+    with pytest.raises(MismatchError, match="does not tell apart"):
+        choose(settings("good.trec", "bad.trec", **options))
+
+
+def test_judged_queries_without_text(settings, tmp_path):
+    (tmp_path / "some.tsv").write_text("q0\ta query\nq1\tanother\n")
+    with pytest.raises(MismatchError, match="lacks 38 of the 40"):
+        choose(settings("good.trec", "bad.trec", topics=str(tmp_path / "some.tsv")))
+
+
+def test_fewer_queries_than_two_blocks_are_one_look(settings, caplog):
+    choice = choose(settings("good.trec", "bad.trec", block_size=50))
+    assert choice.blocks == 1
+    assert "one block" in caplog.text
+
+
+def test_another_question_is_not_resumed(settings):
+    choose(settings("good.trec", "copy.trec"))
+    with pytest.raises(MismatchError, match="block_size"):
+        choose(settings("good.trec", "copy.trec", block_size=10, resume=True))
+
+
+def test_overwriting_removes_no_other_files(settings, tmp_path):
+    choose(settings("good.trec", "copy.trec"))
+    note = tmp_path / "choice/blocks/0001/note.txt"
+    note.write_text("mine")
+    choose(settings("good.trec", "bad.trec", block_size=10, overwrite=True))
+    assert note.read_text() == "mine"
+    assert not (tmp_path / "choice/runs/copy.trec").exists()
+
+
+def test_the_python_function_takes_runs_in_memory(collection, tmp_path):
+    good = read_run_scores(collection / "good.trec")
+    bad = read_run_scores(collection / "bad.trec")
+    qrels = {f"q{n}": {f"p{n}": 1} for n in range(40)}
+    topics = {f"q{n}": f"query {n}" for n in range(40)}
+    corpus = [{"_id": f"p{n}", "text": "a passage"} for n in range(PASSAGES)]
+    choice = denserk.choose(
+        corpus,
+        topics,
+        qrels,
+        output=tmp_path / "choice",
+        candidates={"good": good, "bad": bad},
+        block_size=5,
+    )
+    assert choice.best == ("good",)
