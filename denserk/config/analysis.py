@@ -173,7 +173,7 @@ class MissesSettings(OverwriteSettings, kw_only=True):
         (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), above=0, at_most=1, nonempty=True
     )
     """Weights of BM25 that are tried; the other run gets the rest."""
-    most_encoded: int = setting(20_000, at_least=0)
+    most_encoded: int = setting(5000, at_least=0)
     """Passages that one change may encode again to measure it on all queries; a change that needs
     more has an oracle gain."""
 

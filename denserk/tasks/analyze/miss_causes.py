@@ -940,7 +940,7 @@ def without_accents(word: str) -> str:
 
 
 def split_word(word: str) -> str:
-    """Split a word at hyphens, slashes, dots, underscores, capitals, and between digits and letters.
+    """Split a word at hyphens and the like, before capitals, and between letters and digits.
 
     >>> split_word("getFileName"), split_word("HTTP-Server/v2"), split_word("snake_case")
     ('get File Name', 'HTTP Server v 2', 'snake case')
