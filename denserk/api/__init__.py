@@ -8,6 +8,7 @@ Nothing is printed unless `show_progress` is called, warnings neither: messages 
 `denserk`.
 """
 
+from denserk.api.analysis import analyze_misses
 from denserk.api.encoder import Encoder, encode
 from denserk.api.evaluation import Evaluation, benchmark, evaluate, explain, fuse, rerank
 from denserk.api.indexes import BM25, Index
@@ -21,6 +22,7 @@ __all__ = [
     "Evaluation",
     "Index",
     "Run",
+    "analyze_misses",
     "benchmark",
     "convert",
     "encode",

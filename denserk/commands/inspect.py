@@ -196,8 +196,8 @@ def _print_misses(result: "MissesResult") -> None:
     rows = []
     for cause in result.causes:
         brings_in = f"{cause.brings_in:,}" if not cause.not_tried else "not tried"
-        share = f"{100 * cause.count / total:.1f}"
-        rows.append((cause.cause, f"{cause.count:,}", share, brings_in, cause.title))
+        share = f"{100 * cause.misses / total:.1f}"
+        rows.append((cause.cause, f"{cause.misses:,}", share, brings_in, cause.title))
     print_table(("cause", "misses", "%", "brings in", "what"), rows)
     for cause in result.causes:
         if cause.not_tried:

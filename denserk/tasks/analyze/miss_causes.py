@@ -317,7 +317,7 @@ def _scores_of_texts(
     """Return the scores of texts, several or none of each miss; equal texts are encoded once."""
     misses = list(misses)
     row_of_text: dict[tuple[str, str], int] = {}
-    passages = []
+    passages: list[Passage] = []
     rows_of_miss = {}
     for miss in misses:
         rows = []
@@ -515,8 +515,8 @@ class RerankerPositives:
 
     def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
         """Score the passages, and the unjudged ones among the first hits above them."""
-        queries = []
-        passages = []
+        queries: list[Query] = []
+        passages: list[Passage] = []
         row_of_pair: dict[tuple[str, str], int] = {}
         for miss in misses:
             for docid in self._compared(miss):
@@ -803,7 +803,9 @@ class WeightOfWords:
         if fused is None or miss.docid not in fused.docids:
             return None
         row = fused.docids.index(miss.docid)
-        ranks = (fused.scores > fused.scores[:, row : row + 1]).sum(axis=1) + 1  # (W,)
+        own_scores = fused.scores[:, row : row + 1]  # (W, 1)
+        ties_above = (fused.scores[:, :row] == own_scores).sum(axis=1)
+        ranks = (fused.scores > own_scores).sum(axis=1) + ties_above + 1  # (W,)
         within = np.flatnonzero(ranks <= self._evidence.k)
         best = int(within[0]) if len(within) else int(ranks.argmin())
         change = f"fuse with weight {self.weights[best]:g} of BM25"
@@ -831,7 +833,7 @@ class WeightOfWords:
 class _FusedScores(NamedTuple):
     """The fused scores of a query's passages for W weights."""
 
-    docids: list[str]
+    docids: list[str]  # in the order of hits with equal scores
     scores: NDArray[np.float64]  # (W, N)
 
 
@@ -840,8 +842,8 @@ def _fuse(
 ) -> _FusedScores:
     """Return the scores of two runs' passages for each weight of the second."""
     contributions = score_contributions(runs, fusion)
-    docids = list(contributions)
-    values = np.array(list(contributions.values())).reshape(-1, 2)  # (N, 2)
+    docids = sorted(contributions, reverse=True)
+    values = np.array([contributions[docid] for docid in docids]).reshape(-1, 2)  # (N, 2)
     second = np.array(weights)
     scores = np.outer(1 - second, values[:, 0]) + np.outer(second, values[:, 1])
     return _FusedScores(docids, scores)
@@ -979,7 +981,8 @@ def replace_words(text: str, new_words: Mapping[str, str]) -> str:
     """
     for word, new_word in new_words.items():
         pattern = rf"(?<!\w){re.escape(word)}(?!\w)"
-        text = re.sub(pattern, lambda _match, new=new_word: new, text)
+        literal = new_word.replace("\\", r"\\")
+        text = re.sub(pattern, literal, text)
     return text
 
 

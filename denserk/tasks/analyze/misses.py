@@ -76,7 +76,7 @@ class CauseCount(NamedTuple):
 
     cause: str
     title: str
-    count: int  # passages of which this is the cheapest change that brings them in
+    misses: int  # passages of which this is the cheapest change that brings them in
     brings_in: int  # passages that it brings in, alone; also those with a cheaper cause
     not_tried: str = ""  # why it was not tried; empty if it was
 
