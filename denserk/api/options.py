@@ -446,8 +446,8 @@ class EvaluateOptions(MeasureOptions, OverwriteOptions, CorpusOptions, total=Fal
     report_passages: int
     """report: number of passages shown per query and run, and of missed relevant passages.
     [default: 5]"""
-    misses: PathName | Sequence[PathName]
-    """report: tables of analyze misses, for the section on causes. [default: misses.csv beside a
+    misses: PathName | None
+    """report: table of analyze misses, for the section on causes. [default: misses.csv beside a
     run, if it is of that run]"""
     plot: PathName | None
     """Plot of the runs as .png, .pdf or .svg: a panel per measure with confidence intervals;

@@ -176,8 +176,8 @@ class PageSettings(Settings):
     with the largest differences."""
     report_passages: int = setting(5, at_least=1, needs="report")
     """--report: number of passages shown per query and run, and of missed relevant passages."""
-    misses: tuple[str, ...] = setting((), metavar="FILE,FILE,...", needs="report")
-    """--report: tables of analyze misses, for the section on causes. [default: misses.csv beside a
+    misses: str | None = setting(None, metavar="FILE", needs="report")
+    """--report: table of analyze misses, for the section on causes. [default: misses.csv beside a
     run, if it is of that run]"""
     plot: str | None = option(None, metavar="FILE")
     """Plot of the runs as .png, .pdf or .svg: a panel per measure with confidence intervals;

@@ -236,6 +236,7 @@ def open_dense_search(
         passage_encoder=passage_encoder,
         queries=list(queries.values()),
         hits=hits,
+        exact_depth=settings.k,
     )
     _refuse_other_hits(search, settings)
     return search

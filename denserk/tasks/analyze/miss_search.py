@@ -33,20 +33,20 @@ def rank_of(hits: Hits, docid: str) -> int | None:
     return None
 
 
-def rank_of_score(hits: Hits, docid: str, score: float) -> int | None:
+def rank_of_score(hits: Hits, docid: str, score: float, depth: int) -> int | None:
     """Return the rank that a passage would have with a score, among other hits.
 
-    A hit with the same score stands above it. None: it would be the last of all, or deeper.
+    A hit with the same score stands above it. None: it would stand below the `depth` hits that a
+    search returns.
 
     >>> hits = [("d1", 3.0), ("d2", 2.0), ("d3", 1.0)]
-    >>> rank_of_score(hits, "d3", 2.5), rank_of_score(hits, "d4", 0.5)
+    >>> rank_of_score(hits, "d3", 2.5, depth=3), rank_of_score(hits, "d4", 0.5, depth=3)
     (2, None)
     """
     other_scores = [hit_score for hit, hit_score in hits if hit != docid]
-    above = sum(other_score >= score for other_score in other_scores)
-    if above == len(other_scores):
-        return None
-    return above + 1
+    rank = 1 + sum(other_score >= score for other_score in other_scores)
+    is_last_of_cut_list = rank > len(other_scores) and len(hits) >= depth
+    return None if is_last_of_cut_list else rank
 
 
 def with_scores(hits: Hits, new_scores: Mapping[str, float]) -> Hits:
@@ -89,6 +89,7 @@ class DenseSearch:
     passage_encoder: TextEncoder
     queries: Sequence[Query]  # that are analysed
     hits: HitsByQuery  # of these, in the run
+    exact_depth: int  # least number of hits of the exact search
     query_vectors: Vectors = field(init=False)  # (Q, D)
     # hits that a changed passage is compared with: their scores are of full vectors
     rivals: HitsByQuery = field(init=False)
@@ -100,7 +101,7 @@ class DenseSearch:
         self.exact_hits = None
         self.rivals = self.hits
         if self.exact is not None:
-            exact_settings = SearchSettings(hits=self.settings.hits)
+            exact_settings = SearchSettings(hits=max(self.settings.hits, self.exact_depth))
             self.exact_hits = self.search_in(self.exact, exact_settings, self.queries)
             self.rivals = {
                 qid: _with_exact_scores(hits, self.exact_hits.get(qid, []))
@@ -164,7 +165,7 @@ class DenseSearch:
 
     def rank_with(self, qid: str, docid: str, score: float) -> int | None:
         """Return the rank of a passage that would have a score; see `rank_of_score`."""
-        return rank_of_score(self.rivals[qid], docid, score)
+        return rank_of_score(self.rivals[qid], docid, score, self.settings.hits)
 
     def merged(self, docids: Sequence[str], passage_vectors: Vectors) -> dict[str, Hits]:
         """Return the hits of all queries where some passages have other vectors.
@@ -176,7 +177,7 @@ class DenseSearch:
             new_scores: dict[str, float] = {}
             for docid, score in zip(docids, self.scores(qid, passage_vectors), strict=True):
                 new_scores[docid] = max(float(score), new_scores.get(docid, -np.inf))
-            hits_by_query[qid] = with_scores(hits, new_scores)[: len(hits)]
+            hits_by_query[qid] = with_scores(hits, new_scores)[: self.settings.hits]
         return hits_by_query
 
 

@@ -120,7 +120,7 @@ def analyze_misses(
     run_hits = read_hits(settings.run)
     grades = _read_grades(settings, run_hits)
     hits = {qid: run_hits[qid] for qid in grades}
-    misses = _chosen_passages(settings, grades, hits)
+    passages_to_analyse = _chosen_passages(settings, grades, hits)
     evidence = Evidence(
         settings=settings,
         hits=hits,
@@ -129,10 +129,11 @@ def analyze_misses(
         texts=_texts_of(settings, origin, corpus, grades, hits),
         hubs=_hubs(settings, run_hits),
     )
+    found, misses = _without_found(passages_to_analyse, settings.k)
     tried = _Changes(settings, origin, evidence, corpus, compute)
     tried.add_all(misses)
     trials = {change: change.try_change(misses) for change in tried.changes}
-    passages = tuple(_name_causes(misses, trials, settings.k))
+    passages = (*found, *_name_causes(misses, trials, settings.k))
     write_misses(settings.output, settings.run, passages)
     evaluation = _Evaluation(measure, evidence)
     gains = list(evaluation.gains(tried, misses, trials))
@@ -443,15 +444,24 @@ class _FusedParts(NamedTuple):
     current_weight: float
 
 
+def _without_found(passages: Sequence[Miss], k: int) -> tuple[list[MissedPassage], list[Miss]]:
+    """Return the rows of passages among the first K hits, and the passages that are missed."""
+    found = []
+    misses = []
+    for passage in passages:
+        if passage.rank is not None and passage.rank <= k:
+            found.append(MissedPassage(*passage, FOUND))
+        else:
+            misses.append(passage)
+    return found, misses
+
+
 Trials = Mapping[Change, Sequence[Trial | None]]  # of each missed passage
 
 
 def _name_causes(misses: Sequence[Miss], trials: Trials, k: int) -> Iterator[MissedPassage]:
     """Yield the missed passages with their causes: the first change that brings each in."""
     for position, miss in enumerate(misses):
-        if miss.rank is not None and miss.rank <= k:
-            yield MissedPassage(*miss, FOUND)
-            continue
         helpful: dict[str, Trial] = {}  # by cause, in the order of the changes
         for change, trials_of_change in trials.items():
             trial = trials_of_change[position]
