@@ -5,11 +5,11 @@
 DATA holds collections in BEIR layout. For each cause, passages that stand among the first 10 hits
 are made to be missed by that cause and nothing else: taken out of the index, put behind filler,
 searched in an approximate index, crowded out, and so on. Those that are missed then are analysed,
-with the BM25 index of the planted collection and without it.
+with the BM25 index of the planted collection ("given"), and as if there were none ("none").
 
     named    the planted cause is the one that is named
     cheaper  a cheaper change brings the passage in, too, and so does the planted one
-    other    the planted change does not bring the passage in
+    other    the planted change does not bring the passage in, or not alone
 
 Two controls follow: hits that stand among the first 10, which must have no cause, and passages
 drawn from ranks 11 to 100, called relevant, which no cause keeps out: what is named there is
@@ -34,7 +34,7 @@ from denserk.config.formats import CorpusFormat, TopicsFormat
 from denserk.data.sentences import split_sentences
 from denserk.data.tokenization import load_tokenizer
 from denserk.io.corpus import read_passages, write_passages
-from denserk.io.misses import FOUND
+from denserk.io.misses import FOUND, MODEL, MissedPassage
 from denserk.io.model_files import find_model
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries, write_queries
@@ -51,7 +51,8 @@ DEPTH = 100
 COPIES = 12  # of a hit
 HUBS = 12
 FILLER_TOKENS = 270  # beyond the 256 tokens that MiniLM reads
-CANDIDATES = 4  # tried cases for each that is needed: not every one is missed then
+CANDIDATES = 8  # tried cases for each that is needed: order matters in few
+FILLER_WORDS = (15, 30, 60)  # beside a sentence
 CONTROLS = 200
 COMPUTE = {"device": "cpu", "dtype": "float32"}
 
@@ -123,7 +124,8 @@ class Study:
         topics = self.write_topics("base", self.queries)
         if not (self.vectors / "manifest.json").exists():
             encode(model=self.model, corpus=corpus, output=self.vectors, **COMPUTE)
-        search(index=self.vectors, topics=topics, output=self.run, hits=DEPTH, overwrite=True)
+        if not Path(f"{self.run}.manifest.json").exists():
+            search(index=self.vectors, topics=topics, output=self.run, hits=DEPTH, overwrite=True)
 
     def write_corpus(self, name: str, passages: Sequence[Passage]) -> str:
         """Write a corpus and return its path."""
@@ -172,21 +174,18 @@ class Study:
             for passage in self.passages
         ]
 
-    def analyse(self, name: str, planted: Planted, *, with_bm25: bool) -> Counts:
-        """Search a planted collection, analyse what is missed, and count the causes."""
+    def analyse(self, name: str, planted: Planted) -> Sequence[MissedPassage]:
+        """Search a planted collection, and analyse the planted passages that are missed."""
         run, topics, corpus = self.search_planted(name, planted)
         hits = read_hits(run)
-        missed = [
-            (qid, docid)
-            for qid, docid in planted.pairs.items()
-            if (rank_of(hits[qid], docid) or DEPTH) > K
-        ][: self.cases]
-        bm25 = None
-        if with_bm25:
-            bm25 = str(self.work / f"{name}-bm25")
-            index(type="bm25", corpus=corpus, output=bm25, overwrite=True)
-        passages = self.run_analysis(name, run, topics, corpus, missed, bm25)
-        return _count(name, passages)
+        missed = []
+        for qid, docid in planted.pairs.items():
+            rank = rank_of(hits.get(qid, []), docid)
+            if qid in hits and (rank is None or rank > K):
+                missed.append((qid, docid))
+        bm25 = str(self.work / f"{name}-bm25")
+        index(type="bm25", corpus=corpus, output=bm25, overwrite=True)
+        return self.run_analysis(name, run, topics, corpus, missed[: self.cases], bm25)
 
     def search_planted(self, name: str, planted: Planted) -> tuple[str, str, str]:
         """Encode, index and search a planted collection; return run, topics and corpus."""
@@ -230,8 +229,8 @@ class Study:
         topics: str,
         corpus: str,
         pairs: Sequence[tuple[str, str]],
-        bm25: str | None,
-    ) -> Sequence:
+        bm25: str,
+    ) -> Sequence[MissedPassage]:
         """Analyse pairs of query and passage; return their rows."""
         pair_file = self.work / f"{name}-pairs.txt"
         pair_file.write_text("".join(f"{qid} {docid}\n" for qid, docid in pairs))
@@ -253,19 +252,21 @@ class Study:
         return analyze_misses(settings).passages
 
 
-def _count(planted_cause: str, passages: Sequence) -> Counts:
-    """Count how planted cases were named."""
+def count_causes(plant: str, passages: Sequence[MissedPassage], *, without: str = "") -> Counts:
+    """Count how planted cases were named; without a cause, as if that had not been tried."""
+    planted_cause = plant.partition("-")[0]
     named = 0
     cheaper: Counter[str] = Counter()
     other: Counter[str] = Counter()
-    cause = planted_cause.partition("-")[0]
     for passage in passages:
-        if passage.cause == cause:
+        helpful = [cause for cause in (passage.cause, *passage.also) if cause != without]
+        first = helpful[0] if helpful else MODEL
+        if first == planted_cause:
             named += 1
-        elif cause in passage.also:
-            cheaper[passage.cause] += 1
+        elif planted_cause in helpful:
+            cheaper[first] += 1
         else:
-            other[passage.cause] += 1
+            other[first] += 1
     return Counts(len(passages), named, cheaper, other)
 
 
@@ -386,24 +387,25 @@ def plant_position(study: Study) -> Planted:
     from denserk.models.text_encoder import TextEncoder
 
     encoder = TextEncoder(study.model, compute=ComputeSettings(device="cpu"))
+    candidates = study.found_pairs(CANDIDATES * study.cases)
+    query_vectors = encoder.encode_queries([study.query(qid) for qid in candidates])
     pairs: Pairs = {}
     texts = {}
-    candidates = study.found_pairs(20 * study.cases)
-    for qid, docid in candidates.items():
+    for (qid, docid), query in zip(candidates.items(), query_vectors, strict=True):
         sentences = split_sentences(study.texts[docid].text)
-        query = encoder.encode_queries([study.query(qid)])[0]
-        best = int((encoder.encode_sentences(sentences) @ query).argmax())
-        for words in (20, 40, 70, 100):
+        best = sentences[int((encoder.encode_sentences(sentences) @ query).argmax())]
+        rivals = [score for hit, score in study.hits[qid] if hit != docid]
+        orders = []
+        for words in FILLER_WORDS:
             filler = study.filler(words, docid)
-            front = Passage("front", f"{sentences[best]} {filler}", study.texts[docid].title)
-            end = Passage("end", f"{filler} {sentences[best]}", study.texts[docid].title)
-            front_score, end_score = encoder.encode_passages([front, end]) @ query
-            rivals = [score for hit, score in study.hits[qid] if hit != docid]
-            threshold = rivals[K - 1]
-            if front_score > threshold > end_score:
+            for text in (f"{best} {filler}", f"{filler} {best}"):
+                orders.append(study.texts[docid]._replace(text=text))
+        scores = encoder.encode_passages(orders) @ query
+        for number in range(0, len(orders), 2):
+            front_score, end_score = scores[number : number + 2]
+            if front_score > rivals[K - 1] > end_score:
                 pairs[qid] = docid
-                texts[docid] = end.text
-                break
+                texts[docid] = orders[number + 1].text
         if len(pairs) == study.cases:
             break
     return Planted(pairs, study.changed(texts))
@@ -476,12 +478,11 @@ def main() -> None:
             if name not in names:
                 continue
             planted = plant(study)
-            for with_bm25 in (False, True):
-                if name == "words" and not with_bm25:
-                    continue
-                counts = study.analyse(name, planted, with_bm25=with_bm25)
-                label = "given" if with_bm25 else "none"
-                print("\t".join([name, label, *counts.cells]), flush=True)
+            passages = study.analyse(name, planted)
+            for label, without in {"given": "", "none": "words"}.items():
+                if name != without:
+                    counts = count_causes(name, passages, without=without)
+                    print("\t".join([name, label, *counts.cells]), flush=True)
         if "controls" in names:
             for name, causes in controls(study):
                 count = sum(causes.values())
