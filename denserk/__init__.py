@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from denserk.api import Evaluation as Evaluation
     from denserk.api import Index as Index
     from denserk.api import Run as Run
+    from denserk.api import analyze_misses as analyze_misses
     from denserk.api import benchmark as benchmark
     from denserk.api import choose as choose
     from denserk.api import convert as convert
@@ -36,6 +37,7 @@ __all__ = [
     "Evaluation",
     "Index",
     "Run",
+    "analyze_misses",
     "benchmark",
     "choose",
     "convert",

@@ -8,6 +8,7 @@ Nothing is printed unless `show_progress` is called, warnings neither: messages 
 `denserk`.
 """
 
+from denserk.api.analysis import analyze_misses
 from denserk.api.choosing import choose
 from denserk.api.encoder import Encoder, encode
 from denserk.api.evaluation import (
@@ -31,6 +32,7 @@ __all__ = [
     "Evaluation",
     "Index",
     "Run",
+    "analyze_misses",
     "benchmark",
     "choose",
     "convert",

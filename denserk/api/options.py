@@ -452,6 +452,9 @@ class EvaluateOptions(MeasureOptions, OverwriteOptions, CorpusOptions, total=Fal
     report_passages: int
     """report: number of passages shown per query and run, and of missed relevant passages.
     [default: 5]"""
+    misses: PathName | None
+    """report: table of analyze misses, for the section on causes. [default: misses.csv beside a
+    run, if it is of that run]"""
     plot: PathName | None
     """Plot of the runs as .png, .pdf or .svg: a panel per measure with confidence intervals;
     curves over depth for one measure at three or more cut-offs (R@1 R@10 R@100). [default: None]"""
@@ -536,6 +539,43 @@ class BenchmarkOptions(MeasureOptions, ResumeOptions, EncoderOptions, CorpusOpti
     """Device of the search. [default: as device]"""
     discard_vectors: bool
     """Delete the vectors and index of a corpus after its runs are made. [default: False]"""
+
+
+class AnalyzeMissesOptions(CorpusOptions, ComputeOptions, OverwriteOptions, total=False):
+    """Options of `analyze_misses`."""
+
+    index: PathName | Sequence[PathName]
+    """Index, or folder of vectors, that the run searched. [default: that of the run]"""
+    model: PathName | None
+    """Model that encoded the index and the queries. [default: that of the index]"""
+    bm25: PathName | None
+    """BM25 index, or a BM25 run, for the words that only BM25 matches. [default: None]"""
+    reranker: PathName | None
+    """Cross-encoder that finds hits which are probably relevant and not judged. [default: None]"""
+    k: int
+    """A relevant passage is missed if it is not among the first K hits. [default: 10]"""
+    relevance_level: int
+    """Minimum grade of a relevant passage. [default: 1]"""
+    measure: str | None
+    """Measure of the gains. [default: nDCG at K]"""
+    sample: int
+    """Number of queries to sample; gains and counts are of these. [default: 1000]"""
+    seed: int
+    """Random seed of the sample; a smaller sample is part of a larger one. [default: 42]"""
+    pairs: PathName | None
+    """Analyse these passages, lines of query id and passage id, in place of the missed ones.
+    [default: None]"""
+    hub_share: float
+    """A hub is among the first K hits of more than this percentage of the queries. [default:
+    5.0]"""
+    copy_overlap: float
+    """Share of common word trigrams (Jaccard) from which two passages are copies. [default: 0.7]"""
+    word_weights: str | Sequence[float]
+    """Weights of BM25 that are tried; the other run gets the rest. [default: [0.1, 0.2, 0.3, 0.4,
+    0.5, 0.6, 0.7, 0.8, 0.9]]"""
+    most_encoded: int
+    """Passages that one change may encode again to measure it on all queries; a change that needs
+    more has an oracle gain. [default: 5000]"""
 
 
 class MineNegativesOptions(

@@ -12,7 +12,7 @@ from textwrap import fill
 from typing import Any, TypeVar
 
 from denserk.api.inputs import path_text
-from denserk.config import encoding, evaluation, formats, pretraining, retrieval
+from denserk.config import analysis, encoding, evaluation, formats, pretraining, retrieval
 from denserk.config.benchmarks import BenchmarkPaths, MakeSettings
 from denserk.config.choosing import ChooseSettings
 from denserk.config.help_texts import python_help_text
@@ -219,6 +219,11 @@ BENCHMARK = Signature(
         formats.CorpusSettings,
     ),
     excluded="runs model output list measures write_dpr_json write_pyserini_json",
+)
+ANALYZE_MISSES = Signature(
+    "denserk analyze misses",
+    (analysis.MissesSettings, formats.CorpusSettings, encoding.ComputeSettings),
+    excluded="run qrels topics corpus output",
 )
 MINE_NEGATIVES = Signature(
     "denserk mine-negatives",

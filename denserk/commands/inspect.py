@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     import torch
     from packaging.requirements import Requirement
 
+    from denserk.tasks.analyze.misses import MissesResult
+
 # Extras whose packages `doctor` reports, without those for developers and alternatives. "core" is
 # no extra, but the label of packages that are needed without any.
 EXTRAS = "core cpu int8 bm25 lucene benchmarks milvus report train demo"
@@ -160,6 +162,53 @@ def winning_vectors(
     rows = task(_add_models(settings, more), options, corpus)
     columns = ("label", "passages", "pairs", "kind", "vector", "wins", "share")
     _print(settings.output, as_table(rows, columns, digits=4))
+
+
+@command(
+    "misses",
+    app=analyze,
+    common="run qrels corpus topics index model bm25 reranker k measure sample output device "
+    "overwrite",
+)
+def misses(
+    settings: analysis.MissesSettings, corpus: CorpusSettings, compute: ComputeSettings
+) -> None:
+    """Find why relevant passages are missed: the smallest change that brings each in.
+
+    denserk analyze misses --run run.trec --qrels qrels.txt
+    denserk analyze misses --run run.trec --qrels qrels.txt --bm25 bm25/ --output misses.csv
+    """
+    from denserk.tasks.analyze.misses import analyze_misses
+
+    result = analyze_misses(settings, corpus, compute)
+    if settings.output != "-":
+        _print_misses(result)
+
+
+def _print_misses(result: "MissesResult") -> None:
+    """Print the misses by cause, what was not tried, and the gains of the changes."""
+    typer.echo(
+        f"{result.run}: {result.measure} {result.value:.4f}; {len(result.passages):,} of "
+        f"{result.relevant:,} relevant passages of {result.queries:,} queries are not among the "
+        f"first {result.k} hits"
+    )
+    total = max(len(result.passages), 1)
+    rows = []
+    for cause in result.causes:
+        brings_in = f"{cause.brings_in:,}" if not cause.not_tried else "not tried"
+        share = f"{100 * cause.misses / total:.1f}"
+        rows.append((cause.cause, f"{cause.misses:,}", share, brings_in, cause.title))
+    print_table(("cause", "misses", "%", "brings in", "what"), rows)
+    for cause in result.causes:
+        if cause.not_tried:
+            typer.echo(f"not tried: {cause.cause}: {cause.not_tried}")
+    if not result.gains:
+        return
+    gain_rows = []
+    for gain in result.gains:
+        interval = f"{gain.low:+.4f} to {gain.high:+.4f}"
+        gain_rows.append((gain.cause, gain.change, f"{gain.mean:+.4f}", interval, gain.scope))
+    print_table(("cause", "change", result.measure, "95 % interval", "of"), gain_rows)
 
 
 @command("reproduce")

@@ -130,6 +130,54 @@ class WinningVectorSettings(SeveralModels, kw_only=True):
             raise UsageError("no passages to analyse", "give --qrels, --run or both")
 
 
+class MissesSettings(OverwriteSettings, kw_only=True):
+    """Input and output."""
+
+    run: str = option(REQUIRED, metavar="FILE")
+    """Run whose misses are analysed."""
+    qrels: str = option(REQUIRED, metavar="FILE|NAME|-")
+    """Relevance judgments."""
+    corpus: str | None = option(None, metavar="FILE|DIR|NAME")
+    """Passages. [default: what the run's index was made from]"""
+    topics: str | None = option(None, metavar="FILE|DIR|NAME")
+    """Queries. [default: those of the run]"""
+    index: tuple[str, ...] = option((), metavar="DIR|GLOB", repeat=True)
+    """Index, or folder of vectors, that the run searched. [default: that of the run]"""
+    model: str | None = option(
+        None, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID", completes="models"
+    )
+    """Model that encoded the index and the queries. [default: that of the index]"""
+    bm25: str | None = option(None, metavar="DIR|FILE")
+    """BM25 index, or a BM25 run, for the words that only BM25 matches."""
+    reranker: str | None = option(None, metavar="DIR|HUB_ID")
+    """Cross-encoder that finds hits which are probably relevant and not judged."""
+    k: int = option(10, "-k", at_least=1)
+    """A relevant passage is missed if it is not among the first K hits."""
+    relevance_level: int = option(1, "-l", at_least=1)
+    """Minimum grade of a relevant passage."""
+    measure: str | None = option(None, "-m", completes="measures")
+    """Measure of the gains. [default: nDCG at K]"""
+    sample: int = option(1000, at_least=1)
+    """Number of queries to sample; gains and counts are of these."""
+    seed: int = 42
+    """Random seed of the sample; a smaller sample is part of a larger one."""
+    output: str = option("misses.csv", metavar="FILE|-")
+    """Table of the missed passages as CSV."""
+    pairs: str | None = setting(None, metavar="FILE")
+    """Analyse these passages, lines of query id and passage id, in place of the missed ones."""
+    hub_share: float = setting(5.0, above=0, below=100)
+    """A hub is among the first K hits of more than this percentage of the queries."""
+    copy_overlap: float = setting(0.7, above=0, at_most=1)
+    """Share of common word trigrams (Jaccard) from which two passages are copies."""
+    word_weights: tuple[float, ...] = setting(
+        (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), above=0, at_most=1, nonempty=True
+    )
+    """Weights of BM25 that are tried; the other run gets the rest."""
+    most_encoded: int = setting(5000, at_least=0)
+    """Passages that one change may encode again to measure it on all queries; a change that needs
+    more has an oracle gain."""
+
+
 class Step(StrEnum):
     """Steps that a run is made by, in their order."""
 

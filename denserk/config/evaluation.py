@@ -236,6 +236,9 @@ class PageSettings(Settings):
     with the largest differences."""
     report_passages: int = setting(5, at_least=1, needs="report")
     """--report: number of passages shown per query and run, and of missed relevant passages."""
+    misses: str | None = setting(None, metavar="FILE", needs="report")
+    """--report: table of analyze misses, for the section on causes. [default: misses.csv beside a
+    run, if it is of that run]"""
     plot: str | None = option(None, metavar="FILE")
     """Plot of the runs as .png, .pdf or .svg: a panel per measure with confidence intervals;
     curves over depth for one measure at three or more cut-offs (R@1 R@10 R@100)."""

@@ -151,10 +151,15 @@ class TextTokenizer:
             rules.pop(name, None)
         return sha256(orjson.dumps(rules)).hexdigest()
 
-    def passages(self, passages: Sequence[Passage]) -> list[TokenIds]:
-        """Return the ids of passages, special tokens included."""
+    def passages(
+        self, passages: Sequence[Passage], max_length: int | None = None
+    ) -> list[TokenIds]:
+        """Return the ids of passages, special tokens included.
+
+        `max_length` replaces the limit of the settings.
+        """
         texts = [passage_input(passage, self.settings, self.separator) for passage in passages]
-        return self._ids(texts, self.settings.passage_max_length)
+        return self._ids(texts, max_length or self.settings.passage_max_length)
 
     def queries(self, queries: Sequence[Query]) -> list[TokenIds]:
         """Return the ids of queries, special tokens included."""

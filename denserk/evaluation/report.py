@@ -4,6 +4,7 @@ It is `report.html`, a Jinja template that escapes every text.
 """
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,7 @@ from denserk.io.manifest import (
     read_any_manifest,
     read_manifest,
 )
+from denserk.io.misses import TITLES, CauseCounts, read_cause_counts
 from denserk.io.qrels import read_qrels_map
 from denserk.io.short_texts import first_names
 from denserk.io.topics import read_queries
@@ -72,6 +74,7 @@ from denserk.version import __version__
 
 PAGE_NAME = "index.html"
 MOST_UNJUDGED = 20  # queries with the widest bounds over unjudged hits
+MISSES = "misses.csv"  # beside a run: the table of `analyze misses`
 MOST_ROWS = 10_000  # rows of the table of queries; browsers become slow with more
 # depths of the recall curve, as far as a run reaches
 DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000, 2000, 3000, 5000, 10000)
@@ -181,6 +184,7 @@ def write_report(
         "groups": judged.groups,
         "details": judged.details,
         "anchors": {qid: f"query-{number}" for number, qid in enumerate(judged.details, start=1)},
+        "causes": _causes_of_misses(settings, paths),
         "failing_count": sum(row.fails for row in rows),
         "unjudged": _unjudged_queries(result),
         "has_counts": relevance is not None,
@@ -195,6 +199,49 @@ def _unjudged_queries(result: EvaluationResult) -> Table | None:
     if result.unjudged is None:
         return None
     return query_table(result.unjudged, MOST_UNJUDGED)
+
+
+class CauseRow(NamedTuple):
+    """A cause, and how many passages were missed for it."""
+
+    title: str
+    count: int
+    share: float  # of all that were missed
+
+
+class RunCauses(NamedTuple):
+    """Why a run misses relevant passages, by a table of `analyze misses`."""
+
+    run: str
+    table: str  # its file
+    link: str  # to the file, from the page
+    total: int
+    rows: list[CauseRow]
+
+
+def _causes_of_misses(settings: PageSettings, paths: Mapping[str, str]) -> list[RunCauses]:
+    """Return the causes in a table, or else in those beside runs, which are given by name."""
+    page = page_in(settings)
+    if settings.misses is not None:
+        return [_run_causes(settings.misses, read_cause_counts(settings.misses), page)]
+    causes = []
+    for path in paths.values():
+        table_beside = Path(path).with_name(MISSES)
+        if not table_beside.is_file():
+            continue
+        counts = read_cause_counts(table_beside)
+        if Path(counts.run).name == Path(path).name:
+            causes.append(_run_causes(str(table_beside), counts, page))
+    return causes
+
+
+def _run_causes(table: str, counts: CauseCounts, page: Path) -> RunCauses:
+    """Return what the page shows of a table of misses."""
+    rows = []
+    for cause, count in counts.counts.items():
+        rows.append(CauseRow(TITLES[cause], count, 100 * count / counts.total))
+    link = Path(os.path.relpath(table, page.parent)).as_posix()
+    return RunCauses(Path(counts.run).name, table, link, counts.total, rows)
 
 
 def _reference_run(result: EvaluationResult) -> str:

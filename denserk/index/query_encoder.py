@@ -62,7 +62,7 @@ def load_query_encoder(
     another model than that of the passages is a MismatchError.
     """
     model = name or _model_of_index(opened)
-    compute = _as_index(opened, compute)
+    compute = as_index(opened, compute)
     if name is None:
         logger.info(f"queries are encoded by {model}, which encoded {opened.name}")
     like = None if force else opened.model
@@ -96,7 +96,7 @@ def _model_of_index(opened: OpenedIndex) -> str:
     return str(model)
 
 
-def _as_index(opened: OpenedIndex, compute: ComputeSettings) -> ComputeSettings:
+def as_index(opened: OpenedIndex, compute: ComputeSettings) -> ComputeSettings:
     """Return `compute` with the backend and the precision of the index where it leaves them open.
 
     Of the backends, only torch is taken over: by default the fastest one encodes queries.

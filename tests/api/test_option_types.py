@@ -40,6 +40,11 @@ FUNCTIONS: dict[str, tuple[signatures.Signature, Any, Any]] = {
     "choose": (signatures.CHOOSE, options.ChooseOptions, denserk.choose),
     "explain": (signatures.EXPLAIN, options.ExplainOptions, denserk.explain),
     "benchmark": (signatures.BENCHMARK, options.BenchmarkOptions, denserk.benchmark),
+    "analyze_misses": (
+        signatures.ANALYZE_MISSES,
+        options.AnalyzeMissesOptions,
+        denserk.analyze_misses,
+    ),
     "mine_negatives": (
         signatures.MINE_NEGATIVES,
         options.MineNegativesOptions,

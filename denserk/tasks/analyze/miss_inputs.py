@@ -1,0 +1,324 @@
+"""What `denserk analyze misses` reads: what is not given is what the run's manifest records."""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from denserk.config.analysis import MissesSettings
+from denserk.config.encoding import ComputeSettings, DtypeChoice
+from denserk.config.formats import CorpusSettings
+from denserk.config.options import from_json, select
+from denserk.config.retrieval import BM25_ENGINES, SearchSettings
+from denserk.errors import MismatchError, UsageError
+from denserk.index import folder
+from denserk.index.inputs import expanded
+from denserk.index.opening import OpenedIndex, open_index
+from denserk.index.query_encoder import as_index, in_precision_of_index, load_query_encoder
+from denserk.index.ranking import Hits
+from denserk.io.corpus import as_searched, find_records, read_passages
+from denserk.io.manifest import (
+    Kind,
+    Manifest,
+    beside,
+    corpora_of,
+    corpora_of_run,
+    indexes_of,
+    read_any_manifest,
+    read_manifest,
+    runs_of,
+)
+from denserk.io.runs import read_run_scores
+from denserk.io.short_texts import first_names
+from denserk.io.topics import read_queries
+from denserk.models.text_encoder import TextEncoder
+from denserk.records import Passage, Query, best_first
+from denserk.tasks.analyze.miss_search import DenseSearch, HitsByQuery
+from denserk.tasks.reproduce_steps import overrides_of
+
+logger = logging.getLogger(__name__)
+
+LEAST_AGREEMENT = 0.8  # of the run's first hits, which a search of the index must return
+COMPARED_QUERIES = 50
+
+
+@dataclass(frozen=True)
+class RunOrigin:
+    """What a run was made from, as far as it is given or recorded and still there."""
+
+    manifest: Manifest | None
+    indexes: tuple[str, ...]  # of the run, or of the runs that it was fused or reranked from
+    is_searched: bool  # it is a search of these indexes, and not fused or reranked
+    topics: str | None
+    topics_fields: tuple[str, ...] | None
+    corpus: str | None
+
+
+def origin_of(settings: MissesSettings) -> RunOrigin:
+    """Return what a run was made from; a UsageError for a run of documents."""
+    manifest = None
+    if beside(settings.run).is_file():
+        manifest = read_manifest(settings.run, Kind.RUN)
+        if manifest.settings.get("max_passage"):
+            raise UsageError(
+                f"{settings.run} ranks documents by their passages (--max-passage)",
+                "search without --max-passage, with judgments of passages",
+            )
+    made_from: Mapping[str, Any] = {} if manifest is None else manifest.made_from
+    topics = made_from.get("topics") or {}
+    for source in runs_of(made_from):
+        topics = topics or _topics_of_run(source.get("name") or "")
+    recorded_topics = topics.get("name")
+    topics_name = settings.topics
+    topics_fields = None
+    if topics_name is None and recorded_topics and Path(recorded_topics).exists():
+        topics_name = recorded_topics
+        topics_fields = tuple(topics.get("fields", ())) or None
+    indexes = tuple(expanded(settings.index, "--index")) if settings.index else ()
+    return RunOrigin(
+        manifest,
+        indexes or recorded_indexes(settings.run),
+        is_searched=not runs_of(made_from),
+        topics=topics_name,
+        topics_fields=topics_fields,
+        corpus=settings.corpus or _recorded_corpus(settings.run, indexes),
+    )
+
+
+def _topics_of_run(run: str) -> Mapping[str, Any]:
+    """Return what the manifest of a run records of its topics; nothing if it has none."""
+    if not beside(run).is_file():
+        return {}
+    return read_any_manifest(beside(run)).made_from.get("topics") or {}
+
+
+def recorded_indexes(run: str) -> tuple[str, ...]:
+    """Return the indexes that a run, or the runs that it was made from, searched; existing ones."""
+    if not beside(run).is_file():
+        return ()
+    made_from = read_any_manifest(beside(run)).made_from
+    names = [index.get("name") or "" for index in indexes_of(made_from)]
+    for source in runs_of(made_from):
+        names += recorded_indexes(source.get("name") or "")
+    return tuple(name for name in dict.fromkeys(names) if beside(name).is_file())
+
+
+def _recorded_corpus(run: str, indexes: Sequence[str]) -> str | None:
+    """Return the first corpus of the indexes that still exists."""
+    sources = list(corpora_of_run(run))
+    for index in indexes:
+        if beside(index).is_file():
+            sources += corpora_of(read_any_manifest(beside(index)))
+    for source in sources:
+        if Path(source.name).exists():
+            return source.name
+    return None
+
+
+def read_texts(
+    origin: RunOrigin, run: str, corpus: CorpusSettings, docids: Collection[str]
+) -> dict[str, Passage]:
+    """Return the passages of some ids that the corpus has."""
+    if origin.corpus is None:
+        return {}
+    passages = read_passages(origin.corpus, reading_of(origin, run, corpus))
+    return find_records(passages, docids, origin.corpus)
+
+
+def reading_of(origin: RunOrigin, run: str, corpus: CorpusSettings) -> CorpusSettings:
+    """Return how the corpus is read: as given, or as it was for the index."""
+    return as_searched(origin.corpus, corpus, [run])
+
+
+def read_topics(origin: RunOrigin, qids: Collection[str]) -> dict[str, Query]:
+    """Return the queries of some ids; a MismatchError if one is missing."""
+    if origin.topics is None:
+        return {}
+    queries = {}
+    for query in read_queries(origin.topics, fields=origin.topics_fields):
+        if query.qid in qids:
+            queries[query.qid] = query
+    missing = [qid for qid in qids if qid not in queries]
+    if missing:
+        raise MismatchError(
+            f"{origin.topics} lacks {len(missing):,} queries of the run ({first_names(missing)})",
+            "give the --topics that were searched",
+        )
+    return queries
+
+
+def read_hits(path: str) -> dict[str, Hits]:
+    """Read the hits of a run, the best first, by query id."""
+    run = read_run_scores(path)
+    return {qid: best_first(scores.items()) for qid, scores in run.items()}
+
+
+class NotTriedError(Exception):
+    """A search cannot be repeated; the message says why."""
+
+
+class OpenIndexes(NamedTuple):
+    """The open indexes that a run comes from."""
+
+    vectors: OpenedIndex | None  # of a search by vectors, perhaps several as one
+    bm25: OpenedIndex | None  # of a search by BM25
+    all: list[OpenedIndex]  # also those of a fused or reranked run
+
+
+def open_indexes(origin: RunOrigin, compute: ComputeSettings, hits: int) -> OpenIndexes:
+    """Open the indexes of a run: of a search as one, of other runs one by one."""
+    if not origin.indexes:
+        return OpenIndexes(None, None, [])
+    if not origin.is_searched:
+        settings = SearchSettings(hits=hits)
+        opened = [open_index([name], settings, compute) for name in origin.indexes]
+        return OpenIndexes(None, None, opened)
+    settings = search_settings(origin.manifest, hits)
+    index = open_index(origin.indexes, settings, compute)
+    if index.bm25 is not None:
+        return OpenIndexes(None, index, [index])
+    return OpenIndexes(index, None, [index])
+
+
+def is_bm25(name: str) -> bool:
+    """Return whether a folder is a BM25 index."""
+    if folder.is_vector_folder(name):
+        return False
+    _, engine = folder.read_index_manifest(name)
+    return engine in BM25_ENGINES
+
+
+def search_settings(manifest: Manifest | None, hits: int) -> SearchSettings:
+    """Return the settings of a run's search, without feedback, for a number of hits."""
+    if manifest is None:
+        return SearchSettings(hits=hits)
+    recorded = select(manifest.settings, SearchSettings)
+    values = {name: recorded[name] for name in recorded if not name.startswith("prf")}
+    return replace(from_json(SearchSettings, values), hits=hits)
+
+
+def open_dense_search(
+    origin: RunOrigin,
+    opened: OpenedIndex | None,
+    settings: MissesSettings,
+    compute: ComputeSettings,
+    hits: HitsByQuery,
+    queries: Mapping[str, Query],
+) -> DenseSearch:
+    """Return the search of a run by vectors; a NotTriedError says why it cannot be repeated."""
+    if not origin.is_searched:
+        raise NotTriedError("the run is fused or reranked; analyse the run of its encoder")
+    if opened is None:
+        raise NotTriedError("no index of vectors (--index)")
+    if not queries:
+        raise NotTriedError("no texts of queries (--topics)")
+    passage_model = settings.model or (opened.model or {}).get("name")
+    if passage_model is None:
+        raise NotTriedError(f"{opened.name} names no model (--model)")
+    made_from = {} if origin.manifest is None else origin.manifest.made_from
+    run_model = made_from.get("model") or {}
+    deepest = max(map(len, hits.values()))
+    depth_settings = search_settings(origin.manifest, deepest)
+    if compute.dtype is DtypeChoice.AUTO:
+        compute = in_precision_of_index(opened, compute)
+    query_encoder = load_query_encoder(
+        opened, settings.model or run_model.get("name"), overrides_of(made_from), compute
+    )
+    passage_encoder = TextEncoder(
+        passage_model, compute=as_index(opened, compute), like=opened.model
+    )
+    search = DenseSearch(
+        opened=opened,
+        exact=_open_full_vectors(opened, compute),
+        settings=depth_settings,
+        query_encoder=query_encoder,
+        passage_encoder=passage_encoder,
+        queries=list(queries.values()),
+        hits=hits,
+        exact_depth=settings.k,
+    )
+    _refuse_other_hits(search, settings)
+    return search
+
+
+def with_all_dimensions(search: DenseSearch, compute: ComputeSettings) -> DenseSearch | None:
+    """Return a search by a model that cuts no dimension; None if the model of `search` does not."""
+    encoder = search.passage_encoder
+    if encoder.representation.truncate_dim is None:
+        return None
+    whole_encoder = TextEncoder(
+        encoder.name,
+        {"truncate_dim": None},
+        compute=as_index(search.opened, compute),
+        like=search.opened.model,
+    )
+    return replace(search, exact=None, query_encoder=whole_encoder, passage_encoder=whole_encoder)
+
+
+def _open_full_vectors(opened: OpenedIndex, compute: ComputeSettings) -> OpenedIndex | None:
+    """Open the vectors that an approximate index was built of, if they are still there."""
+    if opened.index.is_exhaustive:
+        return None
+    names: list[str] = []
+    for name, manifest in zip(opened.names, opened.manifests, strict=True):
+        made_from: Mapping[str, Any] = {} if manifest is None else manifest.made_from
+        names += made_from.get("vectors", ()) or [name]
+    full = [name for name in names if Path(name).is_dir() and beside(name).is_file()]
+    if len(full) < len(names):
+        logger.warning(
+            f"the vectors that {opened.name} was built of are not there: it is not compared with "
+            "an exact search"
+        )
+        return None
+    exact = open_index(full, SearchSettings(), compute)
+    return exact if exact.index.is_exhaustive else None
+
+
+def _refuse_other_hits(search: DenseSearch, settings: MissesSettings) -> None:
+    """Raise a NotTriedError if a search of the index does not return the run's first hits."""
+    queries = search.queries[:COMPARED_QUERIES]
+    hits_by_query = search.search(list(queries))
+    expected_count = 0
+    same_count = 0
+    for query in queries:
+        expected = {docid for docid, _ in search.hits[query.qid][: settings.k]}
+        found = {docid for docid, _ in hits_by_query[query.qid][: settings.k]}
+        expected_count += len(expected)
+        same_count += len(expected & found)
+    if same_count < LEAST_AGREEMENT * expected_count:
+        raise NotTriedError(
+            f"a search of {search.opened.name} by {search.query_encoder.name} returns "
+            f"{same_count:,} of the run's first {expected_count:,} hits: it is another model, "
+            "other queries, or a search with feedback"
+        )
+
+
+def bm25_hits(
+    source: str, queries: Mapping[str, Query], compute: ComputeSettings, hits: int
+) -> dict[str, Hits]:
+    """Return the hits of a BM25 run, or of a search of a BM25 index, by query id."""
+    if Path(source).is_file():
+        run = read_hits(source)
+        if run.keys().isdisjoint(queries):
+            message = f"{source} answers none of the analysed queries"
+            raise MismatchError(message, "give a run of the same queries")
+        return run
+    if not Path(source).exists():
+        raise UsageError(f"--bm25 {source}: no such file or folder")
+    if not is_bm25(source):
+        raise UsageError(
+            f"--bm25 {source}: not a BM25 index", "denserk index --type bm25 makes one"
+        )
+    opened = open_index([source], SearchSettings(), compute)
+    return search_bm25(opened, queries, hits)
+
+
+def search_bm25(opened: OpenedIndex, queries: Mapping[str, Query], hits: int) -> dict[str, Hits]:
+    """Return the hits of queries in a BM25 index, by query id."""
+    from denserk.index.bm25 import query_texts
+
+    searcher = opened.searcher(SearchSettings(hits=hits))
+    qids = list(queries)
+    texts = query_texts(list(queries.values()))
+    return {qid: list(hits_of_query) for qid, hits_of_query in searcher.search(qids, texts)}

@@ -1,0 +1,318 @@
+"""Causes of misses: each planted in the toy collection, with a tiny random model."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from denserk.commands.app import run as run_command_line
+from denserk.commands.retrieve import encode, fuse, index, search
+from denserk.config.analysis import MissesSettings
+from denserk.config.encoding import ComputeSettings
+from denserk.config.retrieval import FusionMethod, FusionSettings
+from denserk.errors import MismatchError, UsageError
+from denserk.evaluation.near_copies import NearCopies
+from denserk.io.misses import COLUMNS, read_cause_counts
+from denserk.records import Passage
+from denserk.tasks.analyze import miss_causes as causes
+from denserk.tasks.analyze.miss_causes import Evidence, Miss, Trial
+from denserk.tasks.analyze.misses import analyze_misses
+
+CPU = ComputeSettings(device="cpu")
+COMPUTE = {"device": "cpu"}
+
+
+TEXTS = {
+    "d1": "the cat sleeps in the old house",
+    "d2": "The cat sleeps in the old house.",
+    "d3": "the moon rises in the night",
+    "copy": "the moon rises in the night!",
+}
+
+
+def evidence(hits, grades, k=2, texts=None, **options):
+    """Evidence of hits by query: docids, the best first."""
+    settings = MissesSettings(run="run", qrels="qrels", k=k, **options)
+    scored = {
+        qid: [(docid, float(-rank)) for rank, docid in enumerate(docids, start=1)]
+        for qid, docids in hits.items()
+    }
+    passages = {docid: Passage(docid, text) for docid, text in (texts or {}).items()}
+    return Evidence(settings, scored, grades, {}, passages)
+
+
+def trial_of(change, *miss):
+    """The only trial of a change."""
+    (trial,) = change.try_change([Miss(*miss)])
+    return trial
+
+
+class TestChangesOfHits:
+    def test_hubs_above_are_left_out(self):
+        of_query = evidence({"q": ["hub", "d1", "d2"]}, {"q": {"d2": 1}})
+        of_query.hubs = {"hub"}
+        assert trial_of(causes.WithoutHubs(of_query), "q", "d2", 1, 3).rank == 2
+
+    def test_a_relevant_hub_stays(self):
+        of_query = evidence({"q": ["hub", "d1", "d2"]}, {"q": {"d2": 1, "hub": 1}})
+        of_query.hubs = {"hub"}
+        assert trial_of(causes.WithoutHubs(of_query), "q", "d2", 1, 3) is None
+
+    def test_a_passage_outside_the_run_has_no_hubs_above(self):
+        of_query = evidence({"q": ["hub", "d1"]}, {"q": {"d2": 1}})
+        of_query.hubs = {"hub"}
+        assert trial_of(causes.WithoutHubs(of_query), "q", "d2", 1, None) is None
+
+    def copies(self, of_query):
+        return NearCopies(of_query.texts, 0.7)
+
+    def test_copies_of_another_hit_are_collapsed(self):
+        of_query = evidence({"q": ["d1", "d2", "d3"]}, {"q": {"d3": 1}}, texts=TEXTS)
+        trial = trial_of(causes.WithoutCopies(of_query, self.copies(of_query)), "q", "d3", 1, 3)
+        assert trial == Trial("collapse 1 copy", 2)
+
+    def test_an_unjudged_copy_of_the_passage_is_a_missing_label(self):
+        of_query = evidence({"q": ["copy", "d1", "d3"]}, {"q": {"d3": 1}}, texts=TEXTS)
+        copies = self.copies(of_query)
+        assert trial_of(causes.WithoutCopies(of_query, copies), "q", "d3", 1, 3) is None
+        trial = trial_of(causes.CopiesJudged(of_query, copies), "q", "d3", 1, 3)
+        assert trial == Trial("judge its copy copy", 1)
+
+    def test_a_judged_copy_of_the_passage_is_collapsed_with_it(self):
+        grades = {"q": {"d3": 1, "copy": 0}}
+        of_query = evidence({"q": ["copy", "d1", "d3"]}, grades, texts=TEXTS)
+        copies = self.copies(of_query)
+        assert trial_of(causes.WithoutCopies(of_query, copies), "q", "d3", 1, 3).rank == 1
+        assert trial_of(causes.CopiesJudged(of_query, copies), "q", "d3", 1, 3) is None
+
+    def test_completed_judgments_have_the_grades_of_the_originals(self):
+        of_query = evidence({"q": ["copy", "d1", "d3"]}, {"q": {"d3": 2}}, texts=TEXTS)
+        fix = causes.CopiesJudged(of_query, self.copies(of_query)).everywhere()
+        assert fix.grades == {"q": {"d3": 2, "copy": 2}}
+
+    def test_the_smallest_change_of_the_weight_comes_first(self):
+        of_query = evidence({"q": ["d1", "d2", "d3"]}, {"q": {"d3": 1}}, k=1)
+        fusion = FusionSettings(method=FusionMethod.LINEAR)
+        runs = {"q": ([("d1", 3.0), ("d2", 2.0), ("d3", 1.0)], [("d3", 9.0), ("d1", 1.0)])}
+        change = causes.WeightOfWords(of_query, runs, fusion, current_weight=0.0)
+        assert trial_of(change, "q", "d3", 1, 3) == Trial("fuse with weight 0.5 of BM25", 1)
+        assert trial_of(change, "q", "absent", 1, None) is None
+        assert [docid for docid, _ in change.hits_with(0.5)["q"]] == ["d3", "d1", "d2"]
+
+
+def lines_of(path):
+    """The lines of a file, with their ends."""
+    return Path(path).read_text().splitlines(keepends=True)
+
+
+def write_qrels(path, grades):
+    path.write_text("".join(f"{q} 0 {d} {g}\n" for (q, d), g in grades.items()))
+    return str(path)
+
+
+@pytest.fixture
+def folder(toy, tiny, monkeypatch):
+    """The toy collection, encoded and searched: vectors, run.trec, bm25, bm25.trec."""
+    monkeypatch.chdir(toy)
+    encode(model=tiny(), corpus="corpus.jsonl", output="vectors", passage_max_length=16, **COMPUTE)
+    search(index="vectors", topics="queries.tsv", output="run.trec")
+    index(type="bm25", corpus="corpus.jsonl", output="bm25")
+    search(index="bm25", topics="queries.tsv", output="bm25.trec")
+    return toy
+
+
+def ranked(run, qid):
+    """The passages of a query in a run, the best first."""
+    lines = [line.split() for line in Path(run).read_text().splitlines()]
+    return [cells[2] for cells in lines if cells[0] == qid]
+
+
+def analysed(**options):
+    """The result on the toy run, with one hit a query."""
+    settings = MissesSettings(**{"run": "run.trec", "qrels": "qrels.txt", "k": 1} | options)
+    return analyze_misses(settings, compute=CPU)
+
+
+def cause_of(result, qid, docid):
+    """The row of a passage."""
+    (row,) = [row for row in result.passages if (row.qid, row.docid) == (qid, docid)]
+    return row
+
+
+def test_everything_comes_from_the_manifest(folder):
+    result = analysed()
+    assert {row.qid for row in result.passages} <= {"q1", "q2", "q3"}
+    assert all(row.rank is None or row.rank > 1 for row in result.passages)
+    not_tried = {cause.cause: cause.not_tried for cause in result.causes if cause.not_tried}
+    assert not_tried["approximate"] == "the search is exact, in all dimensions"
+    assert not_tried["words"] == "no BM25 (--bm25)"
+    assert "position" not in not_tried
+
+
+def test_the_table_has_a_row_for_each_miss(folder):
+    result = analysed(bm25="bm25")
+    with Path("misses.csv").open() as table:
+        rows = list(csv.DictReader(table))
+    assert tuple(rows[0]) == COLUMNS
+    assert [(row["qid"], row["docid"]) for row in rows] == [
+        (row.qid, row.docid) for row in result.passages
+    ]
+    counts = read_cause_counts("misses.csv")
+    assert counts.total == len(rows)
+    assert counts.run == "run.trec"
+
+
+def test_equal_inputs_give_equal_bytes(folder):
+    analysed(bm25="bm25.trec", output="a.csv")
+    analysed(bm25="bm25.trec", output="b.csv")
+    assert (folder / "a.csv").read_bytes() == (folder / "b.csv").read_bytes()
+
+
+def test_a_passage_that_is_not_in_the_index_is_absent(folder, tiny):
+    best = ranked("run.trec", "q1")[0]
+    kept = [line for line in lines_of("corpus.jsonl") if json.loads(line)["_id"] != best]
+    (folder / "part.jsonl").write_text("".join(kept))
+    encode(model=tiny(), corpus="part.jsonl", output="part", passage_max_length=16, **COMPUTE)
+    search(index="part", topics="queries.tsv", output="part.trec")
+    qrels = write_qrels(folder / "q.txt", {("q1", best): 1})
+    result = analysed(run="part.trec", qrels=qrels, corpus="corpus.jsonl")
+    row = cause_of(result, "q1", best)
+    assert (row.cause, row.rank, row.rank_after) == ("absent", None, 1)
+    assert result.gains[0].mean == 1.0
+
+
+def test_a_passage_that_a_bm25_index_lacks_is_absent(folder):
+    best = ranked("bm25.trec", "q2")[0]
+    kept = [line for line in lines_of("corpus.jsonl") if json.loads(line)["_id"] != best]
+    (folder / "part.jsonl").write_text("".join(kept))
+    index(type="bm25", corpus="part.jsonl", output="part")
+    search(index="part", topics="queries.tsv", output="part.trec")
+    qrels = write_qrels(folder / "q.txt", {("q2", best): 1})
+    result = analysed(run="part.trec", qrels=qrels, corpus="corpus.jsonl")
+    row = cause_of(result, "q2", best)
+    assert (row.cause, row.rank_after) == ("absent", 1)
+    assert {cause.not_tried for cause in result.causes if cause.cause == "position"} == {
+        "the run is one of BM25"
+    }
+
+
+def test_a_passage_in_no_corpus_is_absent(folder):
+    qrels = write_qrels(folder / "q.txt", {("q1", "nowhere"): 1})
+    row = cause_of(analysed(qrels=qrels), "q1", "nowhere")
+    assert (row.cause, row.change) == ("absent", "not in the index, and not in the corpus")
+    assert row.rank_after is None
+
+
+def test_exact_search_finds_what_an_approximate_one_loses(folder):
+    index(input="vectors", factory="IVF6,Flat", output="ivf")
+    search(index="ivf", topics="queries.tsv", output="ivf.trec", nprobe=1)
+    lost = {}
+    for qid in ("q1", "q2", "q3"):
+        best = ranked("run.trec", qid)[0]
+        if ranked("ivf.trec", qid)[:1] != [best]:
+            lost[qid, best] = 1
+    second = ranked("run.trec", "q1")[1]
+    lost = lost or {("q1", second): 1}
+    qrels = write_qrels(folder / "q.txt", lost)
+    result = analysed(run="ivf.trec", qrels=qrels, k=2)
+    for row in result.passages:
+        assert row.cause == "approximate"
+        assert row.rank_after is not None
+
+
+def test_a_changed_text_is_outdated(folder):
+    """The relevant passage has the words of the query now; its vector is of other words."""
+    lines = [json.loads(line) for line in lines_of("corpus.jsonl")]
+    worst = ranked("run.trec", "q1")[-1]
+    for record in lines:
+        if record["_id"] == worst:
+            record.update(text="cat in a house", title="")
+    (folder / "corpus.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    qrels = write_qrels(folder / "q.txt", {("q1", worst): 1})
+    row = cause_of(analysed(qrels=qrels), "q1", worst)
+    assert (row.cause, row.rank_after) == ("outdated", 1)
+
+
+def test_windows_and_longer_limits_are_tried_for_long_passages(folder, tiny):
+    long_text = " ".join(["red blue green old big small night day"] * 4 + ["cat in a house"] * 3)
+    with Path("corpus.jsonl").open("a") as corpus:
+        corpus.write(json.dumps({"_id": "long", "title": "", "text": long_text}) + "\n")
+    encode(
+        model=tiny(),
+        corpus="corpus.jsonl",
+        output="vectors",
+        passage_max_length=16,
+        overwrite=True,
+        **COMPUTE,
+    )
+    search(index="vectors", topics="queries.tsv", output="run.trec", overwrite=True)
+    qrels = write_qrels(folder / "q.txt", {("q1", "long"): 1})
+    result = analysed(qrels=qrels, k=1)
+    not_tried = {cause.cause: cause.not_tried for cause in result.causes}
+    row = cause_of(result, "q1", "long")
+    assert not_tried["length"] == ""
+    assert row.cause == "length"
+    assert row.rank_after == 1
+
+
+def test_hits_among_the_first_have_no_cause(folder):
+    pairs = [(qid, ranked("run.trec", qid)[0]) for qid in ("q1", "q2", "q3")]
+    (folder / "pairs.txt").write_text("".join(f"{qid} {docid}\n" for qid, docid in pairs))
+    result = analysed(pairs="pairs.txt", bm25="bm25")
+    assert [row.cause for row in result.passages] == ["found"] * 3
+    assert result.gains == ()
+
+
+def test_a_fused_run_tries_other_weights_of_its_runs(folder):
+    fuse(runs=["run.trec", "bm25.trec"], method="linear", weights=[0.9, 0.1], output="fused.trec")
+    result = analysed(run="fused.trec")
+    not_tried = {cause.cause: cause.not_tried for cause in result.causes}
+    assert not_tried["words"] == ""
+    assert not_tried["position"].startswith("the run is fused")
+    assert not_tried["absent"] == ""
+
+
+def test_feedback_is_not_taken_for_a_plain_search(folder):
+    search(index="vectors", topics="queries.tsv", output="other.trec")
+    lines = [line.split() for line in lines_of("other.trec")]
+    for cells in lines:  # the ranking upside down
+        cells[4] = str(-float(cells[4]))
+    (folder / "other.trec").write_text("".join(" ".join(cells) + "\n" for cells in lines))
+    result = analysed(run="other.trec")
+    reasons = {cause.cause: cause.not_tried for cause in result.causes}
+    assert reasons["position"].startswith("a search of vectors by")
+
+
+def test_a_run_of_documents_is_rejected(folder):
+    search(index="vectors", topics="queries.tsv", output="docs.trec", max_passage=True)
+    with pytest.raises(UsageError, match="ranks documents"):
+        analysed(run="docs.trec")
+
+
+def test_other_queries_are_rejected(folder):
+    qrels = write_qrels(folder / "q.txt", {("other", "d1"): 1})
+    with pytest.raises(MismatchError, match="none in common"):
+        analysed(qrels=qrels)
+
+
+def test_words_of_many_subwords_are_spelled_otherwise():
+    assert causes.split_word("getFileName") == "get File Name"
+    assert causes.nearest_word("fotosynthesis", {"photosynthesis"}) == "photosynthesis"
+    assert causes.replace_words(r"a c:\d b", {r"c:\d": r"c \d"}) == r"a c \d b"
+
+
+def test_the_command_prints_causes_and_gains(folder, capsys):
+    command = ["analyze", "misses", "--run", "run.trec", "--qrels", "qrels.txt", "-k", "1"]
+    assert run_command_line([*command, "--bm25", "bm25", "--device", "cpu"]) == 0
+    output = capsys.readouterr().out
+    assert "cause\tmisses\t%\tbrings in\twhat" in output
+    assert "not tried: approximate: the search is exact" in output
+
+
+def test_the_report_shows_the_causes(folder):
+    analysed(bm25="bm25")
+    assert run_command_line(["eval", "run.trec", "qrels.txt", "--report", "page"]) == 0
+    page = (folder / "page" / "index.html").read_text()
+    assert "Why passages were missed" in page
+    assert "none of these: the model" in page
