@@ -61,8 +61,9 @@ def save_model(
     """Save a model so that denserk, transformers, sentence-transformers and Pyserini load it.
 
     `model.safetensors` contains the tensors by transformers' names, tied ones included, and the
-    representation's own; `denserk.json` the settings, `canary.json` texts with their vectors. Untied encoders get a folder each, `query/`
-    and `document/`. config.json is written last: an incomplete folder has none, and does not load.
+    representation's own; `denserk.json` the settings; `canary.json` texts with their vectors.
+    Untied encoders get a folder each, `query/` and `document/`. config.json is written last: an
+    incomplete folder has none, and does not load.
 
     Without `query`, queries share the encoder of passages. The model card names `base` and the
     licence, which is that of `base` without `license_id`, and the `dimensions` that vectors were
