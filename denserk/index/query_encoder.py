@@ -65,7 +65,7 @@ def load_query_encoder(
     that was saved, by its canary. `query_count` queries are to be encoded at once, as far as known.
     """
     # one query is encoded on one thread: then the canary's texts are, too
-    texts_at_once = min(query_count, 2)
+    texts_at_once = 1 if query_count == 1 else 2
     model = name or _model_of_index(opened)
     compute = _as_index(opened, compute)
     if name is None:

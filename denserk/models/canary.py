@@ -365,6 +365,15 @@ def compare(canary: Canary, side: ModelSide) -> Comparison:
     return comparison.result(distances, comparison.vector_difference(vectors, comparison.texts))
 
 
+def first_difference(comparisons: Sequence[Comparison]) -> Difference | None:
+    """Return the difference of the earliest stage of all comparisons; None if none differs."""
+    differences = [of_kind.difference for of_kind in comparisons if of_kind.difference is not None]
+    if not differences:
+        return None
+    stages = list(Stage)
+    return min(differences, key=lambda difference: stages.index(difference.stage))
+
+
 def check_start(
     canary: Canary | None,
     side: ModelSide,

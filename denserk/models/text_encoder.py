@@ -32,7 +32,7 @@ from denserk.io.model_files import find_model, without_revision
 from denserk.io.outputs import scratch_folder
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS
 from denserk.models.backbone import STATIC
-from denserk.models.canary import ModelSide
+from denserk.models.canary import Comparison, ModelSide, compare
 from denserk.models.devices import choose_dtype, choose_precision, on_threads, prepare_device
 from denserk.models.model_folder import (
     StoredModel,
@@ -372,6 +372,12 @@ class TextEncoder:
             self._precision_of_vectors(),
             partial(self._encode_under, side),
         )
+
+    def compare_with_canary(self) -> list[Comparison]:
+        """Compare all texts of the canary, kind by kind; empty if the model's folder has none."""
+        if self.canary is None:
+            return []
+        return [compare(self.canary, self.canary_side(kind)) for kind in self.canary.kinds]
 
     def _precision_of_vectors(self) -> str:
         """Return the coarsest of the precisions that compute vectors."""
