@@ -2,8 +2,9 @@
 
 import copy
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,13 @@ from torch import nn
 from denserk.config.encoding import RepresentationSettings, TextSettings
 from denserk.data.batches import plan, to_device
 from denserk.data.planning import ENOUGH
-from denserk.data.tokenization import TextTokenizer
+from denserk.data.tokenization import TextTokenizer, TokenIds
 from denserk.errors import lack_of_memory
 from denserk.io.canary import KINDS, QUERY, Canary, CanaryText, Vectors
 from denserk.models.backbone import longest_input
 from denserk.models.canary import (
     canary_texts,
+    cosine_distances,
     kind_settings,
     saved_settings,
     token_ids,
@@ -30,6 +32,8 @@ from denserk.models.representation import Encoder
 logger = logging.getLogger(__name__)
 
 BATCH_TOKENS = 2048
+# Tokens of the texts that show how far bfloat16 moves vectors: many CPUs emulate it
+LONGEST_IN_BFLOAT16 = 128
 
 
 def canary_of(
@@ -38,7 +42,7 @@ def canary_of(
     text: TextSettings,
     representation: RepresentationSettings,
 ) -> Canary | None:
-    """Encode the canary's texts, by the encoder of each kind, as float32 on its device.
+    """Encode the canary's texts, by the encoder of each kind, in float32 on its device.
 
     None if there is no memory for it, or a vector is not finite: a model is saved all the same.
     `tokenizer` is one of transformers, and stays as it is.
@@ -46,45 +50,57 @@ def canary_of(
     tokenizer_of_texts = TextTokenizer(copy.deepcopy(tokenizer), text)
     kinds = {}
     texts: list[CanaryText] = []
-    for kind in KINDS:
-        encoder = encoders[kind]
-        text_of_kind = within_positions(text, longest_input(encoder.backbone.config))
-        kinds[kind] = kind_settings(kind, representation, text_of_kind)
-        tokenizer_of_kind = tokenizer_of_texts.with_settings(text_of_kind)
-        try:
-            texts += _encoded_texts(kind, encoder, tokenizer_of_kind, kinds[kind].max_length)
-        except RuntimeError as error:
-            if not lack_of_memory(error):
-                raise
-            logger.warning(f"the model is saved without canary.json: {lack_of_memory(error)}")
-            return None
+    distances: list[float] = []
+    try:
+        for kind in KINDS:
+            encoder = encoders[kind]
+            text_of_kind = within_positions(text, longest_input(encoder.backbone.config))
+            kinds[kind] = kind_settings(kind, representation, text_of_kind)
+            tokenizer_of_kind = tokenizer_of_texts.with_settings(text_of_kind)
+            texts_of_kind = canary_texts(kind, kinds[kind].max_length)
+            ids = token_ids(tokenizer_of_kind, kind, texts_of_kind)
+            with _for_inference(encoder) as float32_encoder:
+                encode = partial(_encode, float32_encoder, kind, tokenizer_of_kind.pad_id)
+                vectors = encode(ids)
+                for record in zip(texts_of_kind, ids, vectors, strict=True):
+                    texts.append(CanaryText(kind, *record))
+                rows = [row for row in range(len(ids)) if len(ids[row]) <= LONGEST_IN_BFLOAT16]
+                with _in_bfloat16(float32_encoder):
+                    reduced = encode([ids[row] for row in rows])
+                distances += cosine_distances(reduced, [vectors[row] for row in rows])
+    except RuntimeError as error:
+        if not lack_of_memory(error):
+            raise
+        logger.warning(f"the model is saved without canary.json: {lack_of_memory(error)}")
+        return None
     if not all(np.isfinite(text_of_canary.vectors).all() for text_of_canary in texts):
         logger.warning("the model is saved without canary.json: its vectors are not finite")
         return None
-    return Canary(kinds, texts, tolerances_of(representation), saved_settings(representation, text))
+    tolerances = tolerances_of(representation, max(distances))
+    return Canary(kinds, texts, tolerances, saved_settings(representation, text))
 
 
-def _encoded_texts(
-    kind: str, encoder: Encoder, tokenizer: TextTokenizer, max_length: int
-) -> list[CanaryText]:
-    """Return the texts of a kind with their token ids and vectors."""
-    texts = canary_texts(kind, max_length)
-    ids_of_texts = token_ids(tokenizer, kind, texts)
+def _encode(
+    encoder: Encoder, kind: str, pad_id: int, ids_of_texts: Sequence[TokenIds]
+) -> list[Vectors]:
+    """Encode texts of a kind by their token ids: each (S, D) float32."""
     # as of a text encoder, which reads a text of no tokens as one of padding
-    encoded_ids = [ids or [tokenizer.pad_id] for ids in ids_of_texts]
-    planned = plan(encoded_ids, tokenizer.pad_id, BATCH_TOKENS, None, ENOUGH["cpu"])
-    vectors: dict[int, Vectors] = {}
-    with _for_inference(encoder) as float32_encoder:
-        device = next(float32_encoder.parameters()).device
-        encode = float32_encoder if kind == QUERY else float32_encoder.stored_vectors
-        for rows, batch in zip(planned.rows, planned.batches, strict=True):
-            batch_vectors = encode(to_device(batch, device)).float().cpu().numpy()
-            for row, vectors_of_text in zip(rows.tolist(), batch_vectors, strict=True):
-                vectors[row] = vectors_of_text.reshape(-1, encoder.dimension)
-    return [
-        CanaryText(kind, text, list(ids), vectors[row])
-        for row, (text, ids) in enumerate(zip(texts, ids_of_texts, strict=True))
-    ]
+    encoded_ids = [ids or [pad_id] for ids in ids_of_texts]
+    planned = plan(encoded_ids, pad_id, BATCH_TOKENS, None, ENOUGH["cpu"])
+    vectors_by_row: dict[int, Vectors] = {}
+    device = next(encoder.parameters()).device
+    vectors_of = encoder if kind == QUERY else encoder.stored_vectors
+    for rows, batch in zip(planned.rows, planned.batches, strict=True):
+        batch_vectors = vectors_of(to_device(batch, device)).float().cpu().numpy()
+        for row, vectors in zip(rows.tolist(), batch_vectors, strict=True):
+            vectors_by_row[row] = vectors.reshape(-1, encoder.dimension)
+    return [vectors_by_row[row] for row in range(len(ids_of_texts))]
+
+
+def _in_bfloat16(encoder: Encoder) -> AbstractContextManager[Any]:
+    """Return a context manager in which products are of bfloat16, without a copy of the weights."""
+    device = next(encoder.parameters()).device
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
 
 
 @contextmanager

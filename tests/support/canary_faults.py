@@ -39,6 +39,23 @@ def change_json(file: str, change: Callable[[Any], None]) -> Callable[[Path], No
     return plant
 
 
+def change_tokenizer(change: Callable[[Any], None]) -> Callable[[Path], None]:
+    """Return what changes tokenizer.json, and lets it be read as it is.
+
+    transformers makes the rules of a BertTokenizer anew, whatever that file says.
+    """
+
+    def plant(folder: Path) -> None:
+        change_json("tokenizer.json", change)(folder)
+        change_json("tokenizer_config.json", _without_class)(folder)
+
+    return plant
+
+
+def _without_class(content: Any) -> None:
+    content["tokenizer_class"] = "PreTrainedTokenizerFast"
+
+
 def own_setting(section: str, name: str, value: Any) -> Callable[[Path], None]:
     """Return what changes a setting of denserk.json."""
 
@@ -142,10 +159,10 @@ def _other_activation(content: Any) -> None:
 
 
 FAULTS = (
-    Fault("[SEP] is not added", Stage.TOKENIZER, change_json("tokenizer.json", _drop_sep)),
-    Fault("[MASK] in place of [CLS]", Stage.TOKENIZER, change_json("tokenizer.json", _other_cls)),
-    Fault("no lower-casing", Stage.TOKENIZER, change_json("tokenizer.json", _keep_case)),
-    Fault("two words swapped", Stage.TOKENIZER, change_json("tokenizer.json", _swap_two_words)),
+    Fault("[SEP] is not added", Stage.TOKENIZER, change_tokenizer(_drop_sep)),
+    Fault("[MASK] in place of [CLS]", Stage.TOKENIZER, change_tokenizer(_other_cls)),
+    Fault("no lower-casing", Stage.TOKENIZER, change_tokenizer(_keep_case)),
+    Fault("two words swapped", Stage.TOKENIZER, change_tokenizer(_swap_two_words)),
     Fault("prefix lost", Stage.PROMPT, own_setting("text", "query_prefix", "")),
     Fault("prefix added", Stage.PROMPT, own_setting("text", "passage_prefix", "passage: ")),
     Fault("queries cut shorter", Stage.LENGTH, own_setting("text", "query_max_length", 16)),
