@@ -245,9 +245,10 @@ def _compare_with_canary(model: str, compute: ComputeSettings) -> None:
     name, folder = find_model(model)
     require_model(folder)
     if read_canary(folder) is None:  # before torch is imported
+        typer.echo(f"{name} has no {CANARY_FILE}: there is nothing to compare it with")
         typer.echo(
-            f"{name} has no {CANARY_FILE}: nothing to compare. denserk convert {model} NEW_FOLDER "
-            "--kind model --to denserk writes one beside the model; cross-encoders have none"
+            f"  denserk convert {model} NEW_FOLDER --kind model --to denserk writes the model with "
+            "one; cross-encoders have none"
         )
         return
     from denserk.models.canary import first_difference, refuse_difference

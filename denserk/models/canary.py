@@ -434,7 +434,7 @@ def refuse_difference(difference: Difference | None, name: str) -> None:
         f"{name} is not the model that was saved; the first stage that differs is "
         f"{difference.stage}: {difference.message}",
         f"get the model again; denserk doctor --model {name} compares all texts of its "
-        f"canary.json; if the change is meant: denserk convert {name} NEW_FOLDER --kind model",
+        f"canary.json; if the change is meant: denserk convert {name} NEW_FOLDER --kind model --to denserk",
     )
 
 

@@ -73,7 +73,7 @@ def save_model(
     description = ModelDescription(
         text, base, tuple(dimensions), queries_of, metric, license_id or ""
     )
-    _save_canary(folder, passage, query or passage, tokenizer, text)
+    save_canary(folder, passage, query or passage, tokenizer, text)
     if query is None or query is passage:
         _save_tied(folder, passage, tokenizer, description)
         return
@@ -83,7 +83,7 @@ def save_model(
     _save_tied(folder / PASSAGE_SIDE, passage, tokenizer, description_of_side)
 
 
-def _save_canary(
+def save_canary(
     folder: Path, passage: Encoder, query: Encoder, tokenizer: Any, text: TextSettings
 ) -> None:
     """Write canary.json: texts with their token ids and vectors, to know the model again by."""
