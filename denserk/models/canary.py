@@ -433,8 +433,8 @@ def refuse_difference(difference: Difference | None, name: str) -> None:
     raise MismatchError(
         f"{name} is not the model that was saved; the first stage that differs is "
         f"{difference.stage}: {difference.message}",
-        f"get the model again; denserk doctor --model {name} compares all texts of its "
-        f"canary.json; if the change is meant: denserk convert {name} NEW_FOLDER --kind model --to denserk",
+        f"denserk doctor --model {name} compares all texts; get the model again, or, if the change "
+        f"is meant, write it anew: denserk convert {name} NEW_FOLDER --kind model --to denserk",
     )
 
 
