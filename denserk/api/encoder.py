@@ -63,7 +63,9 @@ class Encoder:
 
         if Path(source).is_dir():  # absolute: a pickle may be read in another working folder
             source = str(Path(source).absolute())
-        return cls(TextEncoder(str(name), *model_options(typed)), source, typed)
+        encoder = TextEncoder(str(name), *model_options(typed))
+        _check_start(encoder)
+        return cls(encoder, source, typed)
 
     @property
     def text_encoder(self) -> "TextEncoder":
@@ -104,6 +106,19 @@ class Encoder:
     def close(self) -> None:
         """Free the model's memory; a closed encoder encodes nothing."""
         self._encoder = None
+
+    def check(self) -> int:
+        """Compare the model with the vectors that it was saved with; return how many texts.
+
+        All texts of the folder's canary.json are encoded again; 0 if it has none. A MismatchError
+        names the first stage that differs. `load` compares a few.
+        """
+        from denserk.models.canary import first_difference, refuse_difference
+
+        encoder = self.text_encoder
+        comparisons = encoder.compare_with_canary()
+        refuse_difference(first_difference(comparisons), self.name)
+        return sum(len(comparison.texts) for comparison in comparisons)
 
     def encode_queries(self, queries: "Texts") -> Vectors:
         """Encode one query to (D,), or N queries to (N, D), float32.
@@ -161,6 +176,20 @@ class Encoder:
             row = int(np.argmin(is_finite))
             message = f"{self.name} encodes {side} {row} (from 0) to a vector that is not finite"
             raise ModelError(message, "check its weights, or encode with dtype='float32'")
+
+
+def _check_start(encoder: "TextEncoder") -> None:
+    """Raise a MismatchError if a model is not the one that was saved, by a few texts."""
+    from denserk.models.canary import START_SECONDS, check_start
+
+    for side in encoder.sides:
+        check_start(
+            encoder.canary,
+            encoder.canary_side(side),
+            encoder.name,
+            texts_at_once=2,
+            seconds=START_SECONDS / len(encoder.sides),
+        )
 
 
 def _load_again(

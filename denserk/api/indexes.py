@@ -246,12 +246,13 @@ class Index:
             return encoder.encode_queries(queries)
         if model is not None:
             name = path_text(model, "model")
-            return load_query_encoder(opened, name).encode_queries(queries)
+            encoder_of_name = load_query_encoder(opened, name, query_count=len(queries))
+            return encoder_of_name.encode_queries(queries)
         if self._passage_model is None:
             if opened.model is None:
                 hint = "give model=, an Encoder or its name, or search with vectors"
                 raise UsageError("the index names no model that encodes texts", hint)
-            self._passage_model = load_query_encoder(opened)
+            self._passage_model = load_query_encoder(opened, query_count=len(queries))
         return self._passage_model.encode_queries(queries)
 
 

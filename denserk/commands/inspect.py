@@ -30,6 +30,7 @@ from denserk.config.encoding import (
     default_batch_tokens,
 )
 from denserk.config.formats import CorpusSettings
+from denserk.config.options import reject_given
 from denserk.errors import GateError, MissingExtraError
 from denserk.extras import installed
 from denserk.io.outputs import scratch_folder
@@ -250,13 +251,18 @@ def reproduce(
             raise GateError(message)
 
 
-@command("doctor")
-def doctor(settings: analysis.DoctorSettings) -> None:
-    """Check the installation and this machine.
+@command("doctor", common="model clear_compiled device dtype backend")
+def doctor(settings: analysis.DoctorSettings, compute: ComputeSettings) -> None:
+    """Check the installation and this machine, or whether a model is the one that was saved.
 
     denserk doctor
     denserk doctor > environment.txt
+    denserk doctor --model model/
     """
+    if settings.model is not None:
+        _compare_with_canary(settings.model, compute)
+        return
+    reject_given(compute, why="only for --model", hint="add --model DIR")
     if settings.clear_compiled:
         _clear_compiled()
         return
@@ -278,6 +284,45 @@ def doctor(settings: analysis.DoctorSettings) -> None:
     can_encode_or_search = installed("torch") or installed("faiss")
     if not can_encode_or_search:
         raise typer.Exit(1)
+
+
+def _compare_with_canary(model: str, compute: ComputeSettings) -> None:
+    """Print how far a model is from the one that was saved; a MismatchError beyond tolerances."""
+    from denserk.io.canary import CANARY_FILE, read_canary
+    from denserk.io.model_files import find_model, require_model
+
+    name, folder = find_model(model)
+    require_model(folder)
+    if read_canary(folder) is None:  # before torch is imported
+        typer.echo(f"{name} has no {CANARY_FILE}: there is nothing to compare it with")
+        typer.echo(
+            f"  denserk convert {model} NEW_FOLDER --kind model --to denserk writes the model with "
+            "one; cross-encoders have none"
+        )
+        return
+    from denserk.models.canary import first_difference, refuse_difference
+    from denserk.models.text_encoder import TextEncoder
+
+    if compute.dtype is DtypeChoice.AUTO:  # float32 shows most
+        compute = replace(compute, dtype=DtypeChoice.FLOAT32)
+    encoder = TextEncoder(model, compute=compute)
+    comparisons = encoder.compare_with_canary()
+    rows = []
+    for comparison in comparisons:
+        difference = comparison.difference
+        rows.append(
+            (
+                comparison.kind,
+                str(len(comparison.texts)),
+                f"{comparison.precision}, {encoder.backend}",
+                f"{max(comparison.distances):.1e}" if comparison.distances else "-",
+                f"{comparison.tolerance:.0e}",
+                "none" if difference is None else difference.stage.value,
+            )
+        )
+    print_table(("texts", "number", "computed in", "1 - cosine", "at most", "differs"), rows)
+    refuse_difference(first_difference(comparisons), name)
+    typer.echo(f"{name} is the model that was saved, by these texts")
 
 
 def _packages(fixes: list[str]) -> Facts:

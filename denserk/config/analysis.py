@@ -189,8 +189,12 @@ class Step(StrEnum):
 
 
 class DoctorSettings(Settings):
-    """What is done instead of a check."""
+    """What is done instead of a check of this machine."""
 
+    model: str | None = option(
+        None, metavar="NAME|DIR|HUB_ID", completes="models", excludes="clear_compiled"
+    )
+    """Compare a model with the vectors that it was saved with (canary.json), and exit."""
     clear_compiled: bool = False
     """Remove the compiled models that are kept for queries, and exit."""
 

@@ -1,5 +1,6 @@
 """Tokenization of passages and queries: fields joined, truncated, in batches."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from operator import itemgetter
@@ -133,6 +134,12 @@ class TextTokenizer:
         self._backend = tokenizer.backend_tokenizer
         self._backend.no_padding()
         self._changing_limit = Lock()
+
+    def with_settings(self, settings: TextSettings) -> "TextTokenizer":
+        """Return the same tokenizer with other text settings, for the same threads."""
+        tokenizer = copy.copy(self)
+        tokenizer.settings = settings
+        return tokenizer
 
     @property
     def vocabulary_size(self) -> int:

@@ -21,6 +21,7 @@ from denserk.io import vectors
 from denserk.io.manifest import Description, metric_of_model, precision_of, refuse_other_model
 from denserk.io.model_files import can_be_on_hub
 from denserk.models import compiled_queries
+from denserk.models.canary import check_start
 from denserk.models.processor import cpu_computes_in, is_surely_cpu
 from denserk.records import Query
 
@@ -51,6 +52,7 @@ def load_query_encoder(
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
     *,
     force: bool = False,
+    query_count: int = 1,
 ) -> QueryEncoder:
     """Load a query encoder: by default the index's own model, with the index's settings.
 
@@ -59,8 +61,11 @@ def load_query_encoder(
 
     `overrides` are fields of the representation and of the texts that replace those of the model.
     Unless `compute` names a precision, queries are encoded in that of the passages. Unless `force`,
-    another model than that of the passages is a MismatchError.
+    another model than that of the passages is a MismatchError; so is a model that is not the one
+    that was saved, by its canary. `query_count` queries are to be encoded at once, as far as known.
     """
+    # one query is encoded on one thread: then the canary's texts are, too
+    texts_at_once = 1 if query_count == 1 else 2
     model = name or _model_of_index(opened)
     compute = as_index(opened, compute)
     if name is None:
@@ -70,6 +75,8 @@ def load_query_encoder(
     if compiled is not None:
         description = compiled.description()
         refuse_other_queries(opened, compiled.dimension, description, compiled.name)
+        side = compiled.canary_side()
+        check_start(compiled.canary, side, compiled.name, texts_at_once=texts_at_once)
         return compiled
     from denserk.models.text_encoder import TextEncoder
 
@@ -78,6 +85,8 @@ def load_query_encoder(
         _use_int8_of_index(opened, encoder)
     description = encoder.description()
     refuse_other_queries(opened, encoder.dimension, description, encoder.name, force=force)
+    side = encoder.canary_side("query")
+    check_start(encoder.canary, side, encoder.name, texts_at_once=texts_at_once)
     compiled_queries.keep(encoder)
     return encoder
 

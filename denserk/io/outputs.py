@@ -63,7 +63,7 @@ MODEL_FILE_PATTERNS = """
     *.safetensors *.safetensors.index.json pytorch_model*.bin
     tokenizer*.json special_tokens_map.json added_tokens.json chat_template.jinja
     vocab.txt vocab.json merges.txt *.model
-    config_sentence_transformers.json sentence_bert_config.json adapter_config.json
+    config_sentence_transformers.json sentence_bert_config.json adapter_config.json canary.json
 """
 MANIFEST_FILE_PATTERNS = """
     manifest.json blocks*.jsonl block-[0-9]*.npy block-[0-9]*.docid block-[0-9]*.hash

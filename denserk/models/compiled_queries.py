@@ -32,12 +32,14 @@ from denserk.config.encoding import (
 from denserk.config.options import as_json, fields_of, from_json
 from denserk.config.retrieval import Metric
 from denserk.data.planning import ENOUGH, by_length, padded
-from denserk.data.tokenization import TextTokenizer
+from denserk.data.tokenization import TextTokenizer, TokenIds
 from denserk.errors import DenserkError, Interrupted
 from denserk.extras import installed
+from denserk.io.canary import Canary, read_canary
 from denserk.io.model_files import find_model, fingerprint_of
 from denserk.io.versions import Version
 from denserk.models import compiled_cache, processor
+from denserk.models.canary import ModelSide
 from denserk.models.compiled_cache import MODEL, TOKENIZER, Entry
 from denserk.models.numpy_pooling import POOLINGS, l2_normalised
 from denserk.models.openvino_runtime import (
@@ -56,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 S = TypeVar("S")
 
-FORMAT = 1
+FORMAT = 2
 # what an entry depends on besides the model
 PACKAGES = ("openvino", "tokenizers", "torch")
 # variables that change the number of threads
@@ -88,6 +90,7 @@ class CompiledQueries:
 
     Attributes:
         name: the model's folder, or its name on the hub.
+        canary: that of the model's folder; None if it has none.
         dimension: D.
         fingerprint: SHA-256 of weights, tokenizer and configuration.
         backend: OpenVINO.
@@ -102,8 +105,10 @@ class CompiledQueries:
         representation: RepresentationSettings,
         text: TextSettings,
         compute: ComputeSettings,
+        canary: Canary | None = None,
     ) -> None:
         self.name = name
+        self.canary = canary
         self.representation = representation
         self.text = text
         self._content = entry.content
@@ -119,7 +124,6 @@ class CompiledQueries:
             entry.content["separator"],
         )
         self._tokenizer = TextTokenizer(tokenizer, self.text)
-        self._pool = POOLINGS[NUMPY_POOLINGS[self.representation.representation]]
         self._model = core().read_model(entry.folder / MODEL)
         self._by_threads: dict[int, Any] = {}
 
@@ -144,26 +148,52 @@ class CompiledQueries:
 
     def encode_queries(self, queries: Sequence[Query]) -> NDArray[np.float32]:
         """Encode queries: (B, D) float32, in their order."""
+        return self._encode(self._tokenizer.queries(queries), self.representation)
+
+    def canary_side(self) -> ModelSide:
+        """Return what encodes queries under the folder's own settings, for its canary."""
+        return ModelSide(
+            "query",
+            from_json(RepresentationSettings, self._content["own_representation"]),
+            from_json(TextSettings, self._content["own_text"]),
+            self._tokenizer,
+            self._dtype.value,
+            self._encode_under,
+        )
+
+    def _encode_under(
+        self, ids: Sequence[TokenIds], settings: RepresentationSettings
+    ) -> list[NDArray[np.float32]] | None:
+        """Encode texts by their token ids under other settings: each (1, D) float32.
+
+        None if NumPy does not compute such vectors.
+        """
+        if settings.representation not in NUMPY_POOLINGS or settings.projection:
+            return None
+        return list(self._encode(ids, settings)[:, np.newaxis])
+
+    def _encode(
+        self, ids_of_texts: Sequence[TokenIds], settings: RepresentationSettings
+    ) -> NDArray[np.float32]:
+        """Encode texts by their token ids: (B, D) float32, in their order."""
         pad_id = self._tokenizer.pad_id
         # a text of no tokens is read as one token of padding, as by `TextEncoder`
-        ids = [tokens or [pad_id] for tokens in self._tokenizer.queries(queries)]
+        ids = [tokens or [pad_id] for tokens in ids_of_texts]
         lengths = [len(tokens) for tokens in ids]
         batch_tokens = self._compute.tokens_on("cpu", self._dtype)
         groups = by_length(lengths, batch_tokens, self._compute.batch_size, ENOUGH["cpu"])
-        vectors = np.empty((len(ids), self.dimension), np.float32)
+        vectors: NDArray[np.float32] | None = None
         compiled = self._compiled(self._threads_for(len(ids)))
         for group in groups:
             batch_ids, mask = padded([ids[number] for number in group], pad_id)
             hidden = compiled([batch_ids, mask.astype(np.int64)])[0]
-            vectors[group] = self._vectors_of(hidden, mask)
+            batch_vectors = _vectors_of(hidden, mask, settings)
+            if vectors is None:
+                vectors = np.empty((len(ids), batch_vectors.shape[1]), np.float32)
+            vectors[group] = batch_vectors
+        if vectors is None:
+            return np.empty((0, self.dimension), np.float32)
         return vectors
-
-    def _vectors_of(
-        self, hidden: NDArray[np.float32], mask: NDArray[np.bool_]
-    ) -> NDArray[np.float32]:
-        """Return the vectors of a batch: (B, T, H) -> (B, D)."""
-        vectors = self._pool(hidden, mask)[:, : self.representation.truncate_dim]
-        return l2_normalised(vectors) if self.representation.l2_norm else vectors
 
     def _threads_for(self, texts: int) -> int:
         """Return the number of CPU threads for so many texts, as `TextEncoder.threads_for`."""
@@ -182,6 +212,15 @@ class CompiledQueries:
             hint = PRECISION_HINTS[self._dtype]
             self._by_threads[threads] = compile_for_cpu(self._model, hint, threads)
         return self._by_threads[threads]
+
+
+def _vectors_of(
+    hidden: NDArray[np.float32], mask: NDArray[np.bool_], settings: RepresentationSettings
+) -> NDArray[np.float32]:
+    """Return the vectors of a batch: (B, T, H) -> (B, D)."""
+    pool = POOLINGS[NUMPY_POOLINGS[settings.representation]]
+    vectors = pool(hidden, mask)[:, : settings.truncate_dim]
+    return l2_normalised(vectors) if settings.l2_norm else vectors
 
 
 def find(
@@ -217,8 +256,9 @@ def find(
         return None
     if compute.device == "auto" and "torch" not in sys.modules:
         logger.info("no GPU is seen: computing on the CPU")  # as `choose_device` does
+    canary = read_canary(folder)
     try:
-        return CompiledQueries(name, entry, representation, text, compute)
+        return CompiledQueries(name, entry, representation, text, compute, canary)
     except (OSError, RuntimeError, ValueError) as error:
         Interrupted.raise_received()
         logger.debug(f"compiled model {entry.folder} is not used: {error}")
@@ -357,6 +397,8 @@ def _content(encoder: "TextEncoder") -> dict[str, Any]:
         "pad_id": tokenizer.pad_id,
         "separator": tokenizer.separator,
         "max_length": encoder.max_length,
+        "own_representation": as_json(encoder.own_representation),
+        "own_text": as_json(encoder.own_text),
         "threads": default_threads,
         "folder_files": _file_names(folder),
         "fingerprint_files": [

@@ -26,7 +26,13 @@ from denserk.models.model_folder import (
     read_model_folder,
 )
 from denserk.models.representation import Encoder
-from denserk.models.saving import PICKLE_FILE, save_model, save_transformer, write_json
+from denserk.models.saving import (
+    PICKLE_FILE,
+    save_canary,
+    save_model,
+    save_transformer,
+    write_json,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +97,15 @@ def convert_model(
         _write_pyserini(target, passage, tokenizer, longest)
     else:
         _write_authors(target, query, passage, tokenizer, longest)
+    _add_canary(target)
+
+
+def _add_canary(folder: Path) -> None:
+    """Write the canary of a folder that does not record all settings, as it is read."""
+    stored = read_model_folder(folder)
+    query, passage = stored.build(stored.representation)
+    tokenizer = stored.load_tokenizer(stored.passage.folder)
+    save_canary(folder, passage, query, tokenizer, stored.text)
 
 
 def _write_pyserini(target: Path, encoder: Encoder, tokenizer: Any, longest: int) -> None:

@@ -20,6 +20,7 @@ from denserk.config.retrieval import Metric
 from denserk.config.values import as_type
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import DenserkError, InputError, ModelError, UsageError
+from denserk.io.canary import Canary, read_canary
 from denserk.io.locks import refuse_being_written
 from denserk.io.manifest import check
 from denserk.io.model_files import TERM_WEIGHT_FILE, fingerprint_of, read_json, require_model
@@ -93,6 +94,17 @@ def fit_lengths(
         logger.info(f"{name} {length} becomes {limit}, the positions that the model has")
         settings = override(settings, {name: limit})
     return settings
+
+
+def within_positions(text: TextSettings, limit: int | None) -> TextSettings:
+    """Return text settings whose lengths the model has positions for; None: any length."""
+    if limit is None:
+        return text
+    return replace(
+        text,
+        query_max_length=min(text.query_max_length, limit),
+        passage_max_length=min(text.passage_max_length, limit),
+    )
 
 
 @dataclass(frozen=True)
@@ -352,6 +364,11 @@ class StoredModel:
         """Load the tokenizer of one side's folder, of the version that was read."""
         with self._reading():
             return load_tokenizer(folder)
+
+    def read_canary(self) -> Canary | None:
+        """Read the folder's canary.json, of the version that was read; None without one."""
+        with self._reading():
+            return read_canary(self.root)
 
     def _reading(self) -> AbstractContextManager[None]:
         """Context manager: files of another version of the folder are an error within it."""

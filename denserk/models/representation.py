@@ -12,7 +12,9 @@ Axes: B texts or queries, P passages, T tokens, S vectors of a passage, H hidden
 for `cls` at the right end.
 """
 
+import copy
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -418,6 +420,22 @@ class Encoder(nn.Module):
         self.vectors_per_passage = self.representation.vectors_per_passage
         self.sides_alike = self.representation.sides_alike
 
+    def with_settings(self, settings: RepresentationSettings) -> "Encoder | None":
+        """Return an encoder of the same weights with other settings; None if these need others.
+
+        Vectors can be cut and normalised in another way, and a simple pooling be another one.
+        """
+        if _beyond_pooling(settings) == _beyond_pooling(self.settings):
+            encoder = copy.copy(self)
+            encoder.settings = settings
+            return encoder
+        is_simple = {settings.representation, self.settings.representation} <= POOLINGS.keys()
+        if not is_simple or settings.projection != self.settings.projection:
+            return None
+        encoder = Encoder(self.backbone, settings, self.activation_name)
+        encoder.representation.projection = self.representation.projection
+        return encoder
+
     def forward(self, batch: TokenBatch) -> Tensor:
         """Return one vector per text: (B, T) ids -> (B, D), float32 at least."""
         hidden = self.backbone(batch)
@@ -453,6 +471,11 @@ class Encoder(nn.Module):
             self.backbone.compiled = None
             self.backbone.to(dtype)
         self.representation.prepare_inference(self.backbone, head_dtype, compiled=compiled)
+
+
+def _beyond_pooling(settings: RepresentationSettings) -> RepresentationSettings:
+    """Return settings without how the vectors of a pooling are cut and normalised."""
+    return replace(settings, truncate_dim=None, l2_norm=False)
 
 
 def _representation_of(settings: RepresentationSettings, backbone: Backbone) -> Pooled:

@@ -12,13 +12,20 @@ from denserk.config.encoding import RepresentationSettings, TextSettings
 from denserk.config.options import as_json
 from denserk.config.retrieval import Metric
 from denserk.data.tokenization import PAIR
+from denserk.io.canary import PASSAGE, QUERY, write_canary
 from denserk.io.files import flush_written, whole_text, write_errors
 from denserk.io.model_files import MODULES_FILE
 from denserk.io.outputs import DENSERK_FILE, MODEL_CONFIG
 from denserk.models.backbone import STATIC, longest_input
+from denserk.models.canary_encoding import canary_of
 from denserk.models.checkpoints import Tensors, write_tensors
 from denserk.models.model_card import CARD_FILE, NO_ORIGIN, Origin, metadata, write_card
-from denserk.models.model_folder import FORMAT_VERSION, PASSAGE_SIDE, QUERY_SIDE
+from denserk.models.model_folder import (
+    FORMAT_VERSION,
+    PASSAGE_SIDE,
+    QUERY_SIDE,
+    within_positions,
+)
 from denserk.models.representation import Encoder
 from denserk.models.sentence_transformers_folder import (
     IDENTITY,
@@ -54,8 +61,9 @@ def save_model(
     """Save a model so that denserk, transformers, sentence-transformers and Pyserini load it.
 
     `model.safetensors` contains the tensors by transformers' names, tied ones included, and the
-    representation's own; `denserk.json` the settings. Untied encoders get a folder each, `query/`
-    and `document/`. config.json is written last: an incomplete folder has none, and does not load.
+    representation's own; `denserk.json` the settings; `canary.json` texts with their vectors.
+    Untied encoders get a folder each, `query/` and `document/`. config.json is written last: an
+    incomplete folder has none, and does not load.
 
     Without `query`, queries share the encoder of passages. The model card names `base` and the
     licence, which is that of `base` without `license_id`, and the `dimensions` that vectors were
@@ -65,6 +73,7 @@ def save_model(
     description = ModelDescription(
         text, base, tuple(dimensions), queries_of, metric, license_id or ""
     )
+    save_canary(folder, passage, query or passage, tokenizer, text)
     if query is None or query is passage:
         _save_tied(folder, passage, tokenizer, description)
         return
@@ -72,6 +81,16 @@ def save_model(
     description_of_side = replace(description, queries_of=None)
     _save_tied(folder / QUERY_SIDE, query, tokenizer, description_of_side)
     _save_tied(folder / PASSAGE_SIDE, passage, tokenizer, description_of_side)
+
+
+def save_canary(
+    folder: Path, passage: Encoder, query: Encoder, tokenizer: Any, text: TextSettings
+) -> None:
+    """Write canary.json: texts with their token ids and vectors, to know the model again by."""
+    encoders = {PASSAGE: passage, QUERY: query}
+    canary = canary_of(encoders, tokenizer, text, recorded_representation(passage))
+    if canary is not None:
+        write_canary(folder, canary)
 
 
 @dataclass(frozen=True)
@@ -105,11 +124,8 @@ def _write_description(
 ) -> None:
     """Write the files that describe a model: sentence-transformers', the card, denserk.json."""
     _write_sentence_transformers(folder, encoder, description, tied=tied)
-    settings = encoder.settings
-    if settings.mlm_head is encoding.MlmHead.FRESH:  # it is trained now
-        settings = replace(settings, mlm_head=encoding.MlmHead.PRETRAINED)
     recorded: dict[str, Any] = {
-        "representation": settings,
+        "representation": recorded_representation(encoder),
         "text": description.text,
         "queries_of": description.queries_of,
     }
@@ -119,6 +135,14 @@ def _write_description(
         recorded["activation"] = encoder.activation_name
     model_type = encoder.backbone.model.config.model_type
     write_own_file(folder, model_type, description.dimensions, **recorded)
+
+
+def recorded_representation(encoder: Encoder) -> RepresentationSettings:
+    """Return the settings of a representation as they are saved with it."""
+    settings = encoder.settings
+    if settings.mlm_head is encoding.MlmHead.FRESH:  # it is trained now
+        return replace(settings, mlm_head=encoding.MlmHead.PRETRAINED)
+    return settings
 
 
 def save_transformer(
@@ -183,7 +207,7 @@ def _write_sentence_transformers(
 
     What Transformer, Pooling and Normalize cannot express needs denserk's own module class.
     """
-    text = _within_positions(description.text, longest_input(encoder.backbone.config))
+    text = within_positions(description.text, longest_input(encoder.backbone.config))
     is_standard = tied and _is_standard(encoder.settings, text)
     modules = [{"idx": 0, "name": "0", "path": "", "type": ENCODER}]
     if is_standard:
@@ -232,17 +256,6 @@ def _write_card(
         text=text,
         tied=tied,
         standard=is_standard,
-    )
-
-
-def _within_positions(text: TextSettings, limit: int | None) -> TextSettings:
-    """Return text settings whose lengths the model has positions for; None: any length."""
-    if limit is None:
-        return text
-    return replace(
-        text,
-        query_max_length=min(text.query_max_length, limit),
-        passage_max_length=min(text.passage_max_length, limit),
     )
 
 

@@ -12,7 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from denserk.config.encoding import PUBLISHED_TEXT, Backend, ComputeSettings, Dtype, ModelOptions
+from denserk.config.encoding import (
+    PUBLISHED_TEXT,
+    Backend,
+    ComputeSettings,
+    Dtype,
+    ModelOptions,
+    RepresentationSettings,
+)
 from denserk.config.options import NOTHING, as_json
 from denserk.config.retrieval import Metric
 from denserk.data.batches import PlannedTexts, TokenBatch, plan, to_device
@@ -25,8 +32,15 @@ from denserk.io.model_files import find_model, without_revision
 from denserk.io.outputs import scratch_folder
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS
 from denserk.models.backbone import STATIC
+from denserk.models.canary import Comparison, ModelSide, compare
 from denserk.models.devices import choose_dtype, choose_precision, on_threads, prepare_device
-from denserk.models.model_folder import StoredModel, fit_lengths, override, read_model_folder
+from denserk.models.model_folder import (
+    StoredModel,
+    fit_lengths,
+    override,
+    read_model_folder,
+    within_positions,
+)
 from denserk.models.openvino_modules import Compiled, certify
 from denserk.models.precision import (
     certificate_of,
@@ -75,6 +89,8 @@ class TextEncoder:
         fingerprint: SHA-256 of weights, tokenizer and configuration; equal on any machine.
         fingerprint_files: the files that `fingerprint` covers.
         max_length: the most tokens that it has positions for; None: any number.
+        own_representation, own_text: the folder's settings, which options may replace.
+        canary: texts with the vectors of the model as it was saved; None if the folder has none.
         is_for_cosine: vectors are L2-normalised because the folder says cosine.
         queries_of: the model whose query vectors it learned, if it is for that model's index alone.
         metric: how its vectors are compared.
@@ -104,6 +120,7 @@ class TextEncoder:
         self.is_for_cosine = stored.is_for_cosine
         self.queries_of = stored.queries_of
         self.metric = stored.metric
+        self.canary = stored.read_canary()
         self.model_type = stored.passage.architecture.model_type
         self._choose_settings(stored, representation, text, like)
 
@@ -151,7 +168,10 @@ class TextEncoder:
             pooling = self.representation.representation
             logger.info(f"{self.name} does not record a pooling: taking {pooling}")
         published_text = PUBLISHED_TEXT.get(without_revision(self.name), NOTHING)
-        self.text = fit_lengths(override(stored.text, published_text), text, self.max_length)
+        recorded_text = override(stored.text, published_text)
+        self.text = fit_lengths(recorded_text, text, self.max_length)
+        self.own_representation = stored.representation
+        self.own_text = within_positions(recorded_text, self.max_length)
 
     def _warn_of_missing_norm(self) -> None:
         """Warn of vectors that lack the L2-normalisation by which the model compares by cosine.
@@ -341,6 +361,47 @@ class TextEncoder:
     def encode_tokens(self, side: str, ids: Sequence[Any]) -> NDArray[np.float32]:
         """Encode texts by the token ids of the side's tokenizer: (P * S, D) or (B, D) float32."""
         return self.encode_planned(side, self._plan(ids, self.sides[side].tokenizer))
+
+    def canary_side(self, side: str) -> ModelSide:
+        """Return what encodes one side's texts under the folder's own settings, for its canary."""
+        return ModelSide(
+            side,
+            self.own_representation,
+            self.own_text,
+            self.sides[side].tokenizer,
+            self._precision_of_vectors(),
+            partial(self._encode_under, side),
+        )
+
+    def compare_with_canary(self) -> list[Comparison]:
+        """Compare all texts of the canary, kind by kind; empty if the model's folder has none."""
+        if self.canary is None:
+            return []
+        return [compare(self.canary, self.canary_side(kind)) for kind in self.canary.kinds]
+
+    def _precision_of_vectors(self) -> str:
+        """Return the coarsest of the precisions that compute vectors."""
+        if self.int8 is not None:
+            return "int8"
+        precisions = {self.dtype, self.head_dtype}
+        if precisions == {Dtype.FLOAT32}:
+            return Dtype.FLOAT32.value
+        return min(precisions - {Dtype.FLOAT32}).value
+
+    def _encode_under(
+        self, side: str, ids: Sequence[TokenIds], settings: RepresentationSettings
+    ) -> list[NDArray[np.float32]] | None:
+        """Encode one side's texts by their token ids under other settings: each (S, D) float32.
+
+        None if the weights that are loaded do not make such vectors.
+        """
+        encoder = self.sides[side].encoder.with_settings(settings)
+        if encoder is None:
+            return None
+        planned = self._plan(ids, self.sides[side].tokenizer)
+        vectors_of = encoder if side == QUERY else encoder.stored_vectors
+        vectors = self._encode(vectors_of, planned, None)
+        return list(vectors.reshape(len(ids), -1, vectors.shape[-1]))
 
     def plan(self, side: str, texts: Sequence[Any]) -> PlannedTexts:
         """Tokenize one side's texts into batches; several threads may call it at a time."""

@@ -46,6 +46,7 @@ from denserk.io.vector_formats import VectorBlock, Vectors, is_single_file, writ
 from denserk.io.vectors import INT8_WEIGHTS, EncodedTexts, VectorFolderWriter
 from denserk.io.writer_thread import WriterThread
 from denserk.models import compiled_cache, compiled_queries, devices, distributed, processor
+from denserk.models.canary import check_start
 from denserk.models.text_encoder import CALIBRATION_TEXTS, CERTIFICATION_TEXTS, TextEncoder
 from denserk.records import Passage, Query
 from denserk.reporting import track
@@ -346,6 +347,9 @@ def prepare_encoder(
         encoder.certificate = earlier.manifest.made_from["model"].get("certificate")
     if settings.int8:
         quantize(settings, encoder, texts, earlier.resumed_manifest)
+    side = encoder.canary_side(settings.side)
+    # two at once: one alone would be computed on one thread, and the texts are not
+    check_start(encoder.canary, side, encoder.name, texts_at_once=2)
     return encoder
 
 

@@ -166,7 +166,14 @@ def _prepare_queries(
         return PreparedQueries(topics, query_texts)
     if paths.encoded_queries is not None:
         return _read_query_vectors(paths, opened, paths.encoded_queries, topics)
-    encoder = load_query_encoder(opened, paths.model, overrides, compute, force=paths.force)
+    encoder = load_query_encoder(
+        opened,
+        paths.model,
+        overrides,
+        compute,
+        force=paths.force,
+        query_count=max(1, len(topics)),  # with --interactive, there are none yet
+    )
     return PreparedQueries(topics, encoder.encode_queries, encoder.description())
 
 
