@@ -76,7 +76,7 @@ def verdict(difference: Difference) -> str:
     if difference.wins + difference.losses == 0:
         return "no query has a difference"
     if math.isnan(difference.detectable):
-        return "too few queries for this test"
+        return "too few queries or permutations for this test"
     needed = difference.needed_queries
     if needed is None or needed > MOST_TIMES * difference.query_count:
         smallest = short(difference.detectable)
