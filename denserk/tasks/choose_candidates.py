@@ -255,7 +255,10 @@ class RunFile(Retriever):
             yield qid, best_first(zip(docids, scores, strict=True))
 
     def rebuild(self, commands: Rebuild) -> str:
-        """Return the file."""
+        """Return the file; where it has a manifest, add the command that makes it again."""
+        if beside(self.path).is_file():
+            output = commands.path(self.name)
+            commands.add("reproduce", self.path, "--from-step", "vectors", "--output", output)
         return self.path
 
     @property
