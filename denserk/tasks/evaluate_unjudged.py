@@ -19,6 +19,7 @@ from denserk.evaluation.unjudged_results import JudgingPlan, UnjudgedBounds
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.pool import PoolRow, write_pool
 from denserk.io.topics import read_queries
+from denserk.reporting import track
 from denserk.tasks.evaluate import (
     NamedRun,
     RelevanceJudgments,
@@ -73,7 +74,8 @@ def bound_runs(
     judged_runs = JudgedRuns({run.name: run.hits for run in named_runs}, judgments.grades)
     bounds = bound_measures(result, judged_runs, measures, baseline)
     if to_judge is not None:
-        plan = _plan(measures, judged_runs, bounds, to_judge)
+        with track("choosing hits to judge", None, "hits"):
+            plan = _plan(measures, judged_runs, bounds, to_judge)
         bounds = replace(bounds, plan=plan)
     return replace(result, unjudged=bounds)
 
