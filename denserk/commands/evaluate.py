@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 @command(
     "eval",
     common="measures relevance_level complete per_query format baseline test correction min report "
-    "plot topics corpus answers explain max_hits unjudged to_judge predicted draw seed output",
+    "plot topics corpus answers explain unjudged predicted draw output",
 )
 def evaluate(
     inputs: config.EvalInputSettings,

@@ -64,8 +64,8 @@ def check_measures(measures: Sequence[Measure]) -> None:
     ]
     if unsuitable:
         raise UsageError(
-            f"--predicted estimates means over queries; {', '.join(unsuitable)} is a count, "
-            "a geometric mean, or a mean of some queries only",
+            f"--predicted cannot estimate {', '.join(unsuitable)}: counts, geometric means, and "
+            "means of some queries only",
             "choose measures such as nDCG@10, RR@10, AP, R@100, P@10 or Success@5",
         )
 
