@@ -113,6 +113,7 @@ def analyze_misses(
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
 ) -> MissesResult:
     """Find the causes of a run's misses, write their table, and measure each change."""
+    _refuse_unknown_causes(settings.causes)
     (measure,) = parse_measures(
         [settings.measure or f"nDCG@{settings.k}"], settings.relevance_level
     ).measures
@@ -148,6 +149,14 @@ def analyze_misses(
         causes=tuple(_count_causes(passages, tried)),
         gains=tuple(gains),
     )
+
+
+def _refuse_unknown_causes(names: Sequence[str]) -> None:
+    """Raise a UsageError for a cause that is not tried by any change."""
+    known = [cause for cause in TITLES if cause not in (MODEL, FOUND)]
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--set causes: found {name!r}", f"choose among {','.join(known)}")
 
 
 def _read_grades(settings: MissesSettings, run_hits: HitsByQuery) -> dict[str, dict[str, int]]:
@@ -250,19 +259,32 @@ class _Changes:
         """Open what is needed, and add the changes, the cheapest first."""
         indexes = open_indexes(self._origin, self._compute, self._hit_count)
         dense = self._open_dense(indexes)
-        self._add_absent(misses, indexes, dense)
-        self._add_exact_search(dense)
-        if dense is not None and self._evidence.texts:
+        has_texts = bool(self._evidence.texts)
+        if self._is_asked("absent"):
+            self._add_absent(misses, indexes, dense)
+        if dense is not None and self._is_asked("approximate"):
+            self._add_exact_search(dense)
+        if dense is not None and has_texts and self._is_asked("outdated"):
             self.changes.append(causes.EncodedAgain(self._evidence, dense))
-        self.changes.append(causes.WithoutHubs(self._evidence))
-        self._add_copies()
-        if dense is not None and self._evidence.texts:
+        if self._is_asked("hub"):
+            self.changes.append(causes.WithoutHubs(self._evidence))
+        if has_texts:
+            self._add_copies()
+        if dense is not None and has_texts and self._is_asked("length"):
             self._add_lengths(misses, dense)
-        self._add_words()
-        if dense is not None:
-            if self._evidence.texts:
-                self.changes.append(causes.SentenceInFront(self._evidence, dense))
+        if self._is_asked("words"):
+            self._add_words()
+        if dense is not None and has_texts and self._is_asked("position"):
+            self.changes.append(causes.SentenceInFront(self._evidence, dense))
+        if dense is not None and self._is_asked("subwords"):
             self.changes.append(causes.RespelledQuery(self._evidence, dense))
+
+    def _is_asked(self, cause: str) -> bool:
+        """Return whether a cause is to be tried; note it if not."""
+        if not self._settings.causes or cause in self._settings.causes:
+            return True
+        self.not_tried[cause] = "not among --set causes"
+        return False
 
     def _open_dense(self, indexes: OpenIndexes) -> DenseSearch | None:
         """Return the search by vectors; None, with the reasons noted, if it cannot be repeated."""
@@ -322,10 +344,8 @@ class _Changes:
             opened = open_index([output], SearchSettings(), self._compute)
             return search_bm25(opened, self._evidence.queries, self._hit_count)
 
-    def _add_exact_search(self, dense: DenseSearch | None) -> None:
+    def _add_exact_search(self, dense: DenseSearch) -> None:
         """Add the changes of an approximate index, and of one of cut vectors."""
-        if dense is None:
-            return
         if dense.exact_hits is not None:
             self.changes.append(causes.ExactSearch(dense.exact_hits))
         elif not dense.opened.index.is_exhaustive:
@@ -338,10 +358,11 @@ class _Changes:
 
     def _add_copies(self) -> None:
         """Add the changes of hits that are copies, or probably relevant."""
-        if not self._evidence.texts:
-            return
         copies = NearCopies(self._evidence.texts, self._settings.copy_overlap)
-        self.changes.append(causes.WithoutCopies(self._evidence, copies))
+        if self._is_asked("copies"):
+            self.changes.append(causes.WithoutCopies(self._evidence, copies))
+        if not self._is_asked("unjudged"):
+            return
         self.changes.append(causes.CopiesJudged(self._evidence, copies))
         if self._settings.reranker is not None:
             if not self._evidence.queries:
