@@ -42,8 +42,8 @@ from denserk.io.topics import read_queries, write_queries
 from denserk.io.vectors import open_vectors
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
-from denserk.tasks.analyze.miss_causes import MANY_SUBWORDS
 from denserk.tasks.analyze.miss_inputs import read_hits
+from denserk.tasks.analyze.miss_queries import MANY_SUBWORDS
 from denserk.tasks.analyze.miss_search import rank_of
 from denserk.tasks.analyze.misses import analyze_misses
 from tests.benchmarks.studies import only

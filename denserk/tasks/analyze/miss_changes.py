@@ -30,7 +30,8 @@ from denserk.models.cross_encoder import PairScorer
 from denserk.records import Passage
 from denserk.reporting import track
 from denserk.tasks.analyze import miss_causes as causes
-from denserk.tasks.analyze.miss_causes import Change, Evidence, LongPassages, Miss
+from denserk.tasks.analyze import miss_passages, miss_queries
+from denserk.tasks.analyze.miss_causes import Change, Evidence, Miss
 from denserk.tasks.analyze.miss_inputs import (
     NotTriedError,
     OpenIndexes,
@@ -70,7 +71,7 @@ class Changes:
         self._hit_count = max(map(len, evidence.hits.values()))
         self.changes: list[Change] = []
         self.not_tried: dict[str, str] = {}  # why, by cause
-        self.words: causes.WeightOfWords | None = None
+        self.words: miss_queries.WeightOfWords | None = None
 
     def add_all(self, misses: Sequence[Miss]) -> None:
         """Open what is needed, and add the changes, the cheapest first."""
@@ -82,7 +83,7 @@ class Changes:
         if dense is not None and self._is_asked("approximate"):
             self._add_exact_search(dense)
         if dense is not None and has_texts and self._is_asked("outdated"):
-            self.changes.append(causes.EncodedAgain(self._evidence, dense))
+            self.changes.append(miss_passages.EncodedAgain(self._evidence, dense))
         if self._is_asked("hub"):
             self.changes.append(causes.WithoutHubs(self._evidence))
         if has_texts:
@@ -92,9 +93,9 @@ class Changes:
         if self._is_asked("words"):
             self._add_words()
         if dense is not None and has_texts and self._is_asked("position"):
-            self.changes.append(causes.SentenceInFront(self._evidence, dense))
+            self.changes.append(miss_passages.SentenceInFront(self._evidence, dense))
         if dense is not None and self._is_asked("subwords"):
-            self.changes.append(causes.RespelledQuery(self._evidence, dense))
+            self.changes.append(miss_queries.RespelledQuery(self._evidence, dense))
 
     def _is_asked(self, cause: str) -> bool:
         """Return whether a cause is to be tried; note it if not."""
@@ -164,7 +165,7 @@ class Changes:
             self.not_tried["approximate"] = "the vectors of the index are not there"
         whole = with_all_dimensions(dense, self._compute)
         if whole is not None and self._evidence.texts:
-            self.changes.append(causes.FullDimensions(self._evidence, whole))
+            self.changes.append(miss_passages.FullDimensions(self._evidence, whole))
         elif dense.opened.index.is_exhaustive:
             self.not_tried["approximate"] = "the search is exact, in all dimensions"
 
@@ -184,7 +185,7 @@ class Changes:
 
     def _add_lengths(self, misses: Sequence[Miss], dense: DenseSearch) -> None:
         """Add the changes of passages that are longer than the model's limit."""
-        passages = LongPassages(self._evidence, dense)
+        passages = miss_passages.LongPassages(self._evidence, dense)
         texts = self._evidence.texts
         long_lengths = []
         for docid in dict.fromkeys(miss.docid for miss in misses):
@@ -196,10 +197,10 @@ class Changes:
         all_long = self._all_long_passages(passages)
         new_limit = min(max(long_lengths), dense.passage_encoder.max_length or max(long_lengths))
         if new_limit > passages.limit:
-            self.changes.append(causes.LongerLimit(passages, new_limit, all_long))
-        self.changes.append(causes.Windows(passages, all_long))
+            self.changes.append(miss_passages.LongerLimit(passages, new_limit, all_long))
+        self.changes.append(miss_passages.Windows(passages, all_long))
 
-    def _all_long_passages(self, passages: LongPassages) -> list[Passage] | None:
+    def _all_long_passages(self, passages: miss_passages.LongPassages) -> list[Passage] | None:
         """Return the passages of the corpus that are cut; None if they are too many."""
         assert self._origin.corpus is not None
         reading = reading_of(self._origin, self._settings.run, self._corpus)
@@ -218,7 +219,7 @@ class Changes:
         parts = self._fused_parts()
         if parts is None:
             return
-        self.words = causes.WeightOfWords(
+        self.words = miss_queries.WeightOfWords(
             self._evidence, parts.runs_by_query, parts.fusion, parts.current_weight
         )
         self.changes.append(self.words)

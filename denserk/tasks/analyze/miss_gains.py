@@ -12,7 +12,7 @@ from denserk.evaluation.measures import Measure
 from denserk.evaluation.results import Grades
 from denserk.evaluation.significance import describe, p_value
 from denserk.index.ranking import Hits
-from denserk.tasks.analyze import miss_causes as causes
+from denserk.tasks.analyze import miss_queries
 from denserk.tasks.analyze.miss_causes import Change, Evidence, Fix, Miss, Trial
 from denserk.tasks.analyze.miss_changes import Changes
 from denserk.tasks.analyze.miss_search import HitsByQuery
@@ -99,7 +99,7 @@ class Evaluation:
             hits_by_query[miss.qid] = others
         return hits_by_query
 
-    def _gain_of_words(self, words: causes.WeightOfWords) -> Gain:
+    def _gain_of_words(self, words: miss_queries.WeightOfWords) -> Gain:
         """Return the gain of the best weight of BM25, chosen on other queries than it counts on."""
         weights = sorted(words.weights)
         values_by_weight = [self._values(words.hits_with(weight)) for weight in weights]

@@ -17,6 +17,7 @@ from denserk.evaluation.near_copies import NearCopies
 from denserk.io.misses import COLUMNS, MissedPassage, read_cause_counts
 from denserk.records import Passage
 from denserk.tasks.analyze import miss_causes as causes
+from denserk.tasks.analyze import miss_queries
 from denserk.tasks.analyze.miss_causes import Evidence, Miss, Trial
 from denserk.tasks.analyze.misses import analyze_misses
 from tests.benchmarks import miss_replays
@@ -97,7 +98,7 @@ class TestChangesOfHits:
         of_query = evidence({"q": ["d1", "d2", "d3"]}, {"q": {"d3": 1}}, k=1)
         fusion = FusionSettings(method=FusionMethod.LINEAR)
         runs = {"q": ([("d1", 3.0), ("d2", 2.0), ("d3", 1.0)], [("d3", 9.0), ("d1", 1.0)])}
-        change = causes.WeightOfWords(of_query, runs, fusion, current_weight=0.0)
+        change = miss_queries.WeightOfWords(of_query, runs, fusion, current_weight=0.0)
         assert trial_of(change, "q", "d3", 1, 3) == Trial("fuse with weight 0.5 of BM25", 1)
         assert trial_of(change, "q", "absent", 1, None) is None
         assert [docid for docid, _ in change.hits_with(0.5)["q"]] == ["d3", "d1", "d2"]
@@ -372,9 +373,9 @@ def test_other_queries_are_rejected(folder):
 
 
 def test_words_of_many_subwords_are_spelled_otherwise():
-    assert causes.split_word("getFileName") == "get File Name"
-    assert causes.nearest_word("fotosynthesis", {"photosynthesis"}) == "photosynthesis"
-    assert causes.replace_words(r"a c:\d b", {r"c:\d": r"c \d"}) == r"a c \d b"
+    assert miss_queries.split_word("getFileName") == "get File Name"
+    assert miss_queries.nearest_word("fotosynthesis", {"photosynthesis"}) == "photosynthesis"
+    assert miss_queries.replace_words(r"a c:\d b", {r"c:\d": r"c \d"}) == r"a c \d b"
 
 
 def test_the_command_prints_causes_and_gains(folder, capsys):
