@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 @command(
     "eval",
-    common="measures relevance_level complete per_query format baseline test correction min report "
+    common="measures relevance_level per_query format baseline test correction min report "
     "plot topics corpus answers explain unjudged predicted draw output",
 )
 def evaluate(
