@@ -31,6 +31,7 @@ MEASURE = "nDCG@10"
 ALPHA = 0.05
 CLEAR = 0.001  # p-value below which at most half of the evaluations may be needed
 ROUNDING = 1e-9
+TRAINING_RUN = "train.trec"  # hits of other queries, which docs/results.sh mines negatives from
 
 Values = Mapping[str, NDArray[np.float64]]  # system -> (queries,)
 Means = Mapping[str, float]
@@ -148,7 +149,7 @@ def read_collections(folder: Path) -> Iterator[tuple[str, Values]]:
     """Yield the name and the values of each collection that has several runs."""
     settings = EvaluationSettings(measures=(MEASURE,))
     for qrels in sorted(folder.glob("*/qrels.txt")):
-        runs = sorted(qrels.parent.glob("*.trec"))
+        runs = sorted(set(qrels.parent.glob("*.trec")) - {qrels.parent / TRAINING_RUN})
         if len(runs) < 2:
             continue
         result = evaluate([str(run) for run in runs], str(qrels), settings)
