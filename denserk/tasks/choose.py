@@ -102,9 +102,10 @@ def choose(
         comparing.prepare()
         comparing.compare(deadline)
         choice = comparing.choice()
+        comparing.write(choice)
         if test_queries is not None:
             choice = replace(choice, test=comparing.open_test(test_queries, choice))
-        comparing.write(choice)
+            comparing.write_report(choice)
     return choice
 
 
@@ -362,8 +363,8 @@ class Comparing:
             return self._recorded_opening(openings[-1], choice)
         if openings:
             logger.warning(
-                f"{test_queries.qrels} is opened for the {len(openings) + 1}. time: a choice made "
-                "after an earlier opening is no longer independent of these queries"
+                f"opening number {len(openings) + 1} of {test_queries.qrels}: a choice made after "
+                "an earlier opening is no longer independent of these queries"
             )
         block = Block(test_queries.queries, test_queries.topics)
         means = {}
@@ -409,7 +410,7 @@ class Comparing:
 
     def write(self, choice: Choice) -> None:
         """Write the decision, the values of queries, the runs, the picture and the page."""
-        from denserk.evaluation.choice_page import draw_choice, write_page
+        from denserk.evaluation.choice_page import draw_choice
         from denserk.plots import save_if_installed
 
         path = self._folder.path
@@ -421,7 +422,7 @@ class Comparing:
             save_if_installed(
                 lambda: draw_choice(choice), "quality and cost", path / f"choice.{suffix}"
             )
-        write_page(path / "index.html", choice)
+        self.write_report(choice)
         state = {
             "outcome": choice.outcome.value,
             "blocks": choice.blocks,
@@ -431,6 +432,12 @@ class Comparing:
             self._folder.interrupt(**state)
         else:
             self._folder.complete(**state)
+
+    def write_report(self, choice: Choice) -> None:
+        """Write the page."""
+        from denserk.evaluation.choice_page import write_page
+
+        write_page(self._folder.path / "index.html", choice)
 
     def _write_run(self, system: System) -> None:
         """Write the hits of all blocks that a system was evaluated on as one run."""

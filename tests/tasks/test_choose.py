@@ -337,7 +337,7 @@ def test_sealed_queries_are_opened_once(settings, tmp_path, caplog):
     assert third.test is not None
     assert third.test.opening == 2
     assert len(record.read_text().splitlines()) == 2
-    assert "opened for the 2. time" in caplog.text
+    assert "opening number 2" in caplog.text
 
 
 def test_sealed_queries_stay_sealed_without_a_decision(settings, tmp_path):
@@ -351,6 +351,8 @@ def test_another_decision_does_not_open_sealed_queries_again(settings):
     again = settings("bad.trec", "middle.trec", test_qrels="test.txt", overwrite=True)
     with pytest.raises(UsageError, match=r"was opened at .* for nDCG@10 of good"):
         choose(again)
+    decision = json.loads(Path(again.output, "choice.json").read_text())
+    assert decision["leader"] == "middle"
 
 
 @pytest.mark.parametrize("option", ["test_qrels", "train_qrels"])
