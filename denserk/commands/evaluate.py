@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 @command(
     "eval",
     common="measures relevance_level complete per_query format baseline test correction min report "
-    "plot topics corpus answers explain max_hits unjudged to_judge output",
+    "plot topics corpus answers explain max_hits unjudged",
 )
 def evaluate(
     inputs: config.EvalInputSettings,
