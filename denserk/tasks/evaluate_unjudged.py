@@ -108,11 +108,11 @@ def _plan(
 
     If none is open, the plan is that of the first difference, without pairs.
     """
-    compared = next((c for c in judged_runs.compared(measures) if c.bounded is not None), None)
-    if compared is None:
+    compared = judged_runs.compared(measures)[0]
+    if compared.bounded is None:
         raise UsageError(
-            "what to judge is chosen by a measure of grades, not by Judged",
-            "for example -m nDCG@10",
+            "what to judge is chosen by the first measure, and Judged depends on no grade",
+            "name another one first, for example -m 'nDCG@10 Judged@10'",
         )
     measure = str(compared.measure)
     run = next(iter(bounds.differences))

@@ -26,6 +26,7 @@ def is_open(runs, grades, measure):
     """Whether some difference of runs is open."""
     settings = EvaluationSettings(measures=(measure,))
     bounds = bound_runs(list(runs.items()), RelevanceJudgments(grades), settings).unjudged
+    assert bounds is not None
     return any(of[measure].interval.is_open for of in bounds.differences.values())
 
 
@@ -121,7 +122,7 @@ def test_one_run_has_no_difference_to_judge():
 def test_in_replays_the_truth_lies_within_the_bounds(share):
     random = Random(6)
     grades = {}
-    runs = {"a": {}, "b": {}}
+    runs: dict[str, dict[str, dict[str, float]]] = {"a": {}, "b": {}}
     for number in range(8):
         qid = f"q{number}"
         docids = [f"d{position}" for position in range(14)]
