@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from denserk.api import finetune as finetune
     from denserk.api import fuse as fuse
     from denserk.api import generate as generate
+    from denserk.api import judgment_bounds as judgment_bounds
     from denserk.api import mine_negatives as mine_negatives
     from denserk.api import pretrain as pretrain
     from denserk.api import rerank as rerank
@@ -43,6 +44,7 @@ __all__ = [
     "finetune",
     "fuse",
     "generate",
+    "judgment_bounds",
     "mine_negatives",
     "pretrain",
     "rerank",

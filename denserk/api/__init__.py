@@ -16,6 +16,7 @@ from denserk.api.evaluation import (
     evaluate,
     explain,
     fuse,
+    judgment_bounds,
     rerank,
 )
 from denserk.api.indexes import BM25, Index
@@ -38,6 +39,7 @@ __all__ = [
     "finetune",
     "fuse",
     "generate",
+    "judgment_bounds",
     "mine_negatives",
     "pretrain",
     "rerank",

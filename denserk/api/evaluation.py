@@ -24,6 +24,7 @@ from denserk.api.options import (
     EvaluateOptions,
     ExplainOptions,
     FuseOptions,
+    JudgmentBoundsOptions,
     PathName,
     RerankOptions,
 )
@@ -33,6 +34,7 @@ from denserk.api.signatures import (
     EVALUATE,
     EXPLAIN,
     FUSE,
+    JUDGMENT_BOUNDS,
     RERANK,
     Typed,
     documented,
@@ -50,6 +52,8 @@ from denserk.config.evaluation import (
     ReportSettings,
     ReportSources,
     RunOrder,
+    Unjudged,
+    UnjudgedSettings,
 )
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import build, reject_given, select
@@ -68,6 +72,7 @@ if TYPE_CHECKING:
         EvaluationResult,
         PredictedLabels,
     )
+    from denserk.evaluation.unjudged_results import UnjudgedBounds
     from denserk.tasks.evaluate import RelevanceJudgments
 
     PerQuery = Mapping[str, Mapping[str, float]]  # measure -> query id -> value
@@ -254,8 +259,7 @@ def evaluate(
     predicted_settings = build(PredictedSettings, typed)
     settings = build(EvalSettings, typed)
     runs = _named_runs(run)
-    if baseline not in (None, PREVIOUS, *runs):
-        raise UsageError(f"baseline {baseline!r}: the runs are called {', '.join(runs)}")
+    _check_baseline(baseline, runs)
     if settings.report is None and not (topics is None and corpus is None):
         raise UsageError("topics and corpus: only for a report", "add report='folder'")
     input_paths = [str(source) for source in (*runs.values(), qrels) if is_path(source)]
@@ -287,6 +291,12 @@ def evaluate(
     return evaluation if details else evaluation.summary
 
 
+def _check_baseline(baseline: str | None, runs: Mapping[str, Any]) -> None:
+    """Raise a UsageError for a baseline that is none of the runs."""
+    if baseline not in (None, PREVIOUS, *runs):
+        raise UsageError(f"baseline {baseline!r}: the runs are called {', '.join(runs)}")
+
+
 def _with_predicted_labels(
     evaluation: Evaluation,
     runs: Mapping[str, Any],
@@ -310,6 +320,39 @@ def _with_predicted_labels(
     draw = find_draw(human_path, predicted.drawn)
     result = with_estimates(evaluation.result, predicted_result, settings, draw)
     return replace(evaluation, result=result, predicted=result.predicted)
+
+
+@documented(JUDGMENT_BOUNDS)
+def judgment_bounds(
+    run: "RunLike | Mapping[str, RunLike]",
+    qrels: "RunLike",
+    measures: str | Sequence[str] = (),
+    *,
+    baseline: str | None = None,
+    to_judge: int | None = None,
+    **options: Unpack[JudgmentBoundsOptions],
+) -> "UnjudgedBounds":
+    """Bound measures over all judgments of the hits that the qrels do not grade.
+
+    The returned `runs` have a value with its `interval` from `low` to `high` by run and measure,
+    `differences` those of the other runs less `baseline`, by default the first run, and each
+    interval a `decision`: whether any judgments could turn the sign. With `to_judge`, `plan` names
+    at most so many hits whose judgments decide the first open sign, and how many it takes. As in
+    `denserk eval --unjudged bounds`.
+    """
+    from denserk.tasks.evaluate_unjudged import bound_runs
+
+    typed = JUDGMENT_BOUNDS.typed(options, measures=measures)
+    settings = build(EvaluationSettings, typed)
+    build(UnjudgedSettings, {"unjudged": Unjudged.BOUNDS, "to_judge": to_judge})
+    runs = _named_runs(run)
+    _check_baseline(baseline, runs)
+    with JUDGMENT_BOUNDS.claimed(typed):
+        judgments = _judgments(qrels, settings)
+        sources = list(_sources_of_runs(runs, settings.order))
+        bounds = bound_runs(sources, judgments, settings, baseline, to_judge).unjudged
+    assert bounds is not None
+    return bounds
 
 
 def _without_run_name(evaluation: Evaluation) -> Evaluation:

@@ -402,8 +402,8 @@ class FuseOptions(RankingOptions, total=False):
     """Passages returned per query. [default: 1000]"""
 
 
-class MeasureOptions(TypedDict, total=False):
-    """How runs are measured."""
+class JudgmentBoundsOptions(TypedDict, total=False):
+    """Options of `judgment_bounds`."""
 
     relevance_level: int
     """Minimum grade of a relevant passage, for measures without their own; nDCG uses grades.
@@ -415,11 +415,16 @@ class MeasureOptions(TypedDict, total=False):
     """Order hits by score (trec_eval) or by rank (MS MARCO). [default: 'score']"""
     max_hits: int | None
     """Evaluate only the first N hits of each query. [default: all]"""
+    remove_query: bool
+    """Drop hits whose id is the query's own (ArguAna, Quora). [default: False]"""
+
+
+class MeasureOptions(JudgmentBoundsOptions, total=False):
+    """How runs are measured."""
+
     min: str | Sequence[str]
     """Raise a GateError if a run is below this value, e.g. nDCG@10=0.30; repeatable. [default:
     []]"""
-    remove_query: bool
-    """Drop hits whose id is the query's own (ArguAna, Quora). [default: False]"""
 
 
 class EvaluateOptions(MeasureOptions, OverwriteOptions, CorpusOptions, total=False):

@@ -192,6 +192,11 @@ EVALUATE = Signature(
     ),
     excluded="measures baseline seeds topics predicted",
 )
+JUDGMENT_BOUNDS = Signature(
+    "judgment_bounds",
+    (evaluation.EvaluationSettings,),
+    excluded="measures min",
+)
 EXPLAIN = Signature(
     "denserk eval --explain",
     (evaluation.EvaluationSettings,),

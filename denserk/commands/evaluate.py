@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 @command(
     "eval",
     common="measures relevance_level complete per_query format baseline test correction min report "
-    "plot topics corpus answers explain predicted draw",
+    "plot topics corpus answers explain unjudged predicted draw",
 )
 def evaluate(
     inputs: config.EvalInputSettings,

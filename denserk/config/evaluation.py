@@ -217,8 +217,7 @@ class PageSettings(Settings):
         metavar="FILE|DIR|NAME",
         needs="report write_dpr_json write_pyserini_json to_judge draw",
     )
-    """Topics with the query texts for --report, --write-dpr-json, --to-judge and --draw. [default:
-    see the runs]"""
+    """Topics with the query texts for --report and --write-dpr-json. [default: see the runs]"""
     report_ids: tuple[str, ...] = setting(
         (), metavar="QID,QID,...", needs="report", excludes="answers"
     )

@@ -79,7 +79,7 @@ class BoundedMeasure(ABC):
         """Return the bounds of run minus baseline over grades from 0 to `highest`."""
         high, high_is_exact = self.greatest(rows, highest)
         negative_low, low_is_exact = self.greatest(rows.exchanged(), highest)
-        return Bounds(-negative_low, high, high_is_exact & low_is_exact)
+        return Bounds(0.0 - negative_low, high, high_is_exact & low_is_exact)
 
     def may_depend_on(self, ranks: Floats) -> bool:
         """Return whether a difference may depend on a hit, by its ranks in both runs: (2,)."""
@@ -88,6 +88,21 @@ class BoundedMeasure(ABC):
     @abstractmethod
     def greatest(self, rows: Rows, highest: int) -> tuple[Floats, Flags]:
         """Return the greatest differences of the queries (Q,), and which are exact (Q,)."""
+
+
+def greatest_of(
+    measure: BoundedMeasure,
+    queries: Sequence[QueryHits],
+    run: int,
+    baseline: int | None,
+    highest: int,
+) -> Floats:
+    """Return the greatest difference of each query: see `bounds_of`."""
+    greatest = np.zeros(len(queries))
+    for block in _blocks(queries, highest):
+        rows = _padded([queries[position] for position in block], run, baseline)
+        greatest[block], _ = measure.greatest(rows, highest)
+    return greatest
 
 
 def bounds_of(
@@ -104,7 +119,7 @@ def bounds_of(
     low = np.zeros(len(queries))
     high = np.zeros(len(queries))
     exact = np.ones(len(queries), bool)
-    for block in _blocks(queries):
+    for block in _blocks(queries, highest):
         rows = _padded([queries[position] for position in block], run, baseline)
         of_block = measure.bounds(rows, highest)
         low[block] = of_block.low
@@ -113,11 +128,14 @@ def bounds_of(
     return Bounds(low, high, exact)
 
 
-def _blocks(queries: Sequence[QueryHits]) -> Iterator[list[int]]:
-    """Yield positions of queries with about as many passages, few enough for one computation."""
+def _blocks(queries: Sequence[QueryHits], highest: int) -> Iterator[list[int]]:
+    """Yield positions of queries with about as many passages, few enough for one computation.
+
+    Each passage takes the memory of all grades, up to the highest one.
+    """
     block: list[int] = []
     for position in sorted(range(len(queries)), key=lambda row: len(queries[row].docids)):
-        size = len(queries[position].docids) + 1
+        size = (len(queries[position].docids) + 1) * (highest + 1)
         if block and (len(block) + 1) * size > CELLS:
             yield block
             block = []
@@ -287,11 +305,14 @@ class _Ndcg(BoundedMeasure):
 
     def _gains(self, grades: Integers) -> Floats:
         """Return the gains of judged passages; 0 for all others."""
-        gains = np.zeros(grades.shape)
-        for grade in np.unique(grades):
-            if grade not in (UNJUDGED, PADDING):
-                gains[grades == grade] = self.gain(int(grade))
-        return gains
+        is_judged = grades > PADDING
+        judged_grades = grades[is_judged]
+        if not len(judged_grades):
+            return np.zeros(grades.shape)
+        lowest = int(judged_grades.min())
+        table = [self.gain(grade) for grade in range(lowest, int(judged_grades.max()) + 1)]
+        positions = np.where(is_judged, grades - lowest, 0)
+        return np.where(is_judged, np.array(table)[positions], 0.0)
 
     def _ideal(
         self, judged_gains: Floats, unjudged_counts: Integers, width: int, gains: Sequence[float]
@@ -334,15 +355,15 @@ class _BinaryMeasure(BoundedMeasure):
 
     def _may_be_relevant(self, rows: Rows, highest: int) -> Flags:
         """Return which passages (Q, M) are unjudged and relevant in some completion."""
-        if highest < self.level:
-            return np.zeros(rows.grades.shape, bool)
-        return rows.grades == UNJUDGED
+        is_unjudged: Flags = rows.grades == UNJUDGED
+        return is_unjudged & (highest >= self.level)
 
     def _relevant_counts(self, rows: Rows) -> Integers:
         """Return how many passages are judged relevant, returned or not: (Q,)."""
         hits = self._is_relevant(rows.grades).sum(axis=1)
         others = self._is_relevant(rows.other_grades).sum(axis=1)
-        return hits + others
+        counts: Integers = hits + others
+        return counts
 
 
 class _CountedRelevant(_BinaryMeasure):

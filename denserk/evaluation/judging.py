@@ -20,7 +20,7 @@ from denserk.evaluation.completions import (
     Floats,
     Integers,
     QueryHits,
-    bounds_of,
+    greatest_of,
 )
 from denserk.evaluation.unjudged_results import ROUNDING, Interval, JudgingPlan, UnjudgedPair
 
@@ -56,10 +56,13 @@ class JudgedDifference(NamedTuple):
         """The positions of both runs."""
         return [self.run, self.baseline]
 
-    def bounds(self, queries: Sequence[QueryHits]) -> tuple[Floats, Floats]:
-        """Return the least and the greatest differences of queries: (Q,), (Q,)."""
-        bounds = bounds_of(self.bounded, queries, self.run, self.baseline, self.highest_grade)
-        return bounds.low, bounds.high
+    def highs(self, queries: Sequence[QueryHits]) -> Floats:
+        """Return the greatest differences of queries: (Q,)."""
+        return greatest_of(self.bounded, queries, self.run, self.baseline, self.highest_grade)
+
+    def lows(self, queries: Sequence[QueryHits]) -> Floats:
+        """Return the least differences of queries: (Q,)."""
+        return -greatest_of(self.bounded, queries, self.baseline, self.run, self.highest_grade)
 
 
 class _Pair(NamedTuple):
@@ -71,20 +74,21 @@ class _Pair(NamedTuple):
 
 def plan_judging(difference: JudgedDifference, names: ComparedNames, count: int) -> JudgingPlan:
     """Return the pairs to judge, `count` at most; none if the sign is decided."""
-    low, high = difference.bounds(difference.queries)
-    if not Interval(float(low.sum()), float(high.sum())).is_open:
+    low = difference.lows(difference.queries)
+    high = difference.highs(difference.queries)
+    if not len(low) or not Interval(float(low.mean()), float(high.mean())).is_open:
         return JudgingPlan(*names, pairs=(), sufficient=0)
     pairs = _pairs_that_matter(difference, low, high)
     probabilities = _grade_probabilities(difference)
     if probabilities is None:
         grade_count = difference.highest_grade + 1
-        is_nearer = low.sum() + high.sum() >= 0
+        low_is_nearer = bool(low.sum() + high.sum() >= 0)
         even_chances = [
             np.full((len(query.docids), grade_count), 1 / grade_count)
             for query in difference.queries
         ]
         ordered_pairs = _most_useful_first(
-            difference, pairs, even_chances, raises_low=bool(is_nearer)
+            difference, pairs, even_chances, raises_low=low_is_nearer
         )
         return JudgingPlan(*names, _named(difference, ordered_pairs[:count]), len(pairs))
     completions = _draw_completions(difference, probabilities)
@@ -101,7 +105,8 @@ def plan_judging(difference: JudgedDifference, names: ComparedNames, count: int)
     draw_count = _affordable_draws(difference, len(pairs) + len(difference.queries))
     if draw_count < FEWEST_DRAWS:
         return plan
-    counts = _needed_counts(difference, ordered_pairs, [c[:draw_count] for c in completions])
+    fewer_completions = [grades[:draw_count] for grades in completions]
+    counts = _needed_counts(difference, ordered_pairs, fewer_completions)
     return replace(
         plan,
         likely=int(np.quantile(counts, 0.5, method="higher")),
@@ -166,13 +171,15 @@ def _most_useful_first(
     for pair in compared_pairs:
         query = difference.queries[pair.query]
         rows += [_judged(query, [pair.hit], [grade]) for grade in range(grade_count)]
-    lows, highs = difference.bounds(rows)
-    moved_bounds = (lows if raises_low else -highs).reshape(-1, grade_count)
+    if raises_low:
+        bounds = difference.lows(difference.queries)
+        moved_bounds = difference.lows(rows)
+    else:
+        bounds = -difference.highs(difference.queries)
+        moved_bounds = -difference.highs(rows)
     chances = np.array([probabilities[pair.query][pair.hit] for pair in compared_pairs])
-    low, high = difference.bounds(difference.queries)
-    bounds = low if raises_low else -high
-    bounds_of_pairs = bounds[[pair.query for pair in compared_pairs]]
-    movements = (moved_bounds * chances).sum(axis=1) - bounds_of_pairs
+    expected_bounds = (moved_bounds.reshape(-1, grade_count) * chances).sum(axis=1)
+    movements = expected_bounds - bounds[[pair.query for pair in compared_pairs]]
     order = np.argsort(-movements.round(DIGITS), kind="stable")
     return [*(compared_pairs[position] for position in order), *pairs[len(compared_pairs) :]]
 
@@ -191,7 +198,8 @@ def _judged_counts(query: QueryHits, highest_grade: int) -> Floats:
 
 def _rank_groups(query: QueryHits) -> NDArray[np.intp]:
     """Return which group of ranks each hit is in, by its best rank: (M,)."""
-    return np.searchsorted(RANK_BOUNDS, query.ranks.min(axis=0))
+    groups: NDArray[np.intp] = np.searchsorted(RANK_BOUNDS, query.ranks.min(axis=0))
+    return groups
 
 
 def _grade_probabilities(difference: JudgedDifference) -> list[Floats] | None:
@@ -239,7 +247,7 @@ def _share_higher(difference: JudgedDifference, completions: Sequence[Integers])
     rows = []
     for query, grades_of_draws in zip(difference.queries, completions, strict=True):
         rows += [query._replace(grades=grades) for grades in grades_of_draws]
-    values, _ = difference.bounds(rows)
+    values = difference.highs(rows)  # all is judged: the least value is the greatest one
     sums = values.reshape(len(difference.queries), -1).sum(axis=0)
     return float((np.sign(sums.round(DIGITS)) + 1).mean() / 2)
 
@@ -258,8 +266,10 @@ def _needed_counts(
         for grades in completions[query_position]:
             for count in range(len(hits) + 1):
                 rows.append(_judged(query, hits[:count], grades[hits[:count]]))
-    lows, highs = difference.bounds(rows)
-    low, high = difference.bounds(difference.queries)
+    lows = difference.lows(rows)
+    highs = difference.highs(rows)
+    low = difference.lows(difference.queries)
+    high = difference.highs(difference.queries)
     draw_count = len(completions[0])
     low_steps = np.zeros((draw_count, len(pairs)))
     high_steps = np.zeros((draw_count, len(pairs)))

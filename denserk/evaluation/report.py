@@ -49,6 +49,7 @@ from denserk.evaluation.report_figures import (
 from denserk.evaluation.results import BenchmarksResult, EvaluationResult, Grades, Run
 from denserk.evaluation.table_markup import Table
 from denserk.evaluation.tables import Result, tables
+from denserk.evaluation.unjudged_tables import query_table
 from denserk.extras import require
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.data_sets import find_parts, local_copy
@@ -69,6 +70,7 @@ from denserk.plots import style
 from denserk.version import __version__
 
 PAGE_NAME = "index.html"
+MOST_UNJUDGED = 20  # queries with the widest bounds over unjudged hits
 MOST_ROWS = 10_000  # rows of the table of queries; browsers become slow with more
 # depths of the recall curve, as far as a run reaches
 DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 300, 500, 1000, 2000, 3000, 5000, 10000)
@@ -179,11 +181,19 @@ def write_report(
         "details": judged.details,
         "anchors": {qid: f"query-{number}" for number, qid in enumerate(judged.details, start=1)},
         "failing_count": sum(row.fails for row in rows),
+        "unjudged": _unjudged_queries(result),
         "has_counts": relevance is not None,
         "rows": rows[:MOST_ROWS],
         "notes": _notes(result, rows, complete=settings.complete),
     }
     return _write_page(settings, result, content)
+
+
+def _unjudged_queries(result: EvaluationResult) -> Table | None:
+    """Return the queries whose unjudged hits matter most; None without bounds."""
+    if result.unjudged is None:
+        return None
+    return query_table(result.unjudged, MOST_UNJUDGED)
 
 
 def _reference_run(result: EvaluationResult) -> str:

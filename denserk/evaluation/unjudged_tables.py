@@ -32,8 +32,8 @@ def _values_table(bounds: UnjudgedBounds, places: int) -> Table:
                 run,
                 measure,
                 f"{value.value:.{places}f}",
-                _bound_text(value.interval.low, value.interval.exact, f".{places}f"),
-                _bound_text(value.interval.high, value.interval.exact, f".{places}f"),
+                _bound_text(value.interval.low, value.interval.exact, places),
+                _bound_text(value.interval.high, value.interval.exact, places),
                 f"{bounds.hits[measure]:,}",
             )
             rows.append(tuple(map(Cell, texts)))
@@ -50,8 +50,8 @@ def _differences_table(bounds: UnjudgedBounds, places: int) -> Table:
                 bounds.baseline_of[run],
                 measure,
                 f"{value.value:+.{places}f}",
-                _bound_text(value.interval.low, value.interval.exact, f"+.{places}f"),
-                _bound_text(value.interval.high, value.interval.exact, f"+.{places}f"),
+                _bound_text(value.interval.low, value.interval.exact, places, "+"),
+                _bound_text(value.interval.high, value.interval.exact, places, "+"),
                 value.interval.decision.value,
             )
             rows.append(tuple(map(Cell, texts)))
@@ -76,8 +76,8 @@ def query_table(bounds: UnjudgedBounds, count: int, places: int = 4) -> Table | 
     for qid, interval in widest:
         texts = (
             qid,
-            _bound_text(interval.low, interval.exact, f"+.{places}f"),
-            _bound_text(interval.high, interval.exact, f"+.{places}f"),
+            _bound_text(interval.low, interval.exact, places, "+"),
+            _bound_text(interval.high, interval.exact, places, "+"),
             interval.decision.value,
         )
         rows.append(tuple(map(Cell, texts)))
@@ -91,14 +91,17 @@ def _widest_first(item: tuple[str, Interval]) -> tuple[float, str]:
     return interval.low - interval.high, qid
 
 
-def _bound_text(bound: float, is_exact: bool, format: str) -> str:
+def _bound_text(bound: float, is_exact: bool, places: int, sign: str = "") -> str:
     """Return a bound as text; a mark says that no completion may reach it.
 
-    >>> _bound_text(0.25, True, ".3f"), _bound_text(0.25, False, "+.3f")
-    ('0.250', '~+0.250')
+    `sign` is "+" where positive bounds have one. What rounds to 0 has no minus.
+
+    >>> _bound_text(0.25, True, 3), _bound_text(0.25, False, 3, "+"), _bound_text(-1e-17, True, 1)
+    ('0.250', '~+0.250', '0.0')
     """
     mark = "" if is_exact else OUTER
-    return f"{mark}{bound:{format}}"
+    rounded_bound = round(bound, places) + 0.0
+    return f"{mark}{rounded_bound:{sign}.{places}f}"
 
 
 def _assumptions(bounds: UnjudgedBounds) -> Iterator[str]:
@@ -170,8 +173,8 @@ def _lines_of_run(
         if report.summary:
             intervals.append(([ALL] if report.per_query else [], value.interval))
         for section, interval in intervals:
-            least = _bound_text(interval.low, interval.exact, f".{report.places}f")
-            greatest = _bound_text(interval.high, interval.exact, f".{report.places}f")
+            least = _bound_text(interval.low, interval.exact, report.places)
+            greatest = _bound_text(interval.high, interval.exact, report.places)
             yield run, *section, f"{measure}:{prefix}least", least
             yield run, *section, f"{measure}:{prefix}greatest", greatest
 

@@ -58,7 +58,7 @@ class PoolJudgment(NamedTuple):
     grade: str
 
 
-def judgments(lines: files.Lines, path: str | Path) -> Iterator[PoolJudgment]:
+def read_judgments(lines: files.Lines, path: str | Path) -> Iterator[PoolJudgment]:
     """Yield the rows of a pool below its header."""
     header_is_read = False
     for line, text in lines:

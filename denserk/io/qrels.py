@@ -161,13 +161,17 @@ def _qrels_rows(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[
 
 def _pool_rows(lines: files.Lines, path: str | Path) -> Iterator[QrelRow]:
     """Yield the judgments of a pool; rows whose grade is not filled in are left out."""
+    filled_count = 0
     unfilled_count = 0
-    rows = pool.judgments(lines, path)
-    for row in rows:
+    for row in pool.read_judgments(lines, path):
         if row.grade:
+            filled_count += 1
             yield QrelRow(row.line, row.qid, row.docid, row.grade)
         else:
             unfilled_count += 1
+    if not filled_count:
+        found = f"{unfilled_count:,} hits to judge, none with a grade"
+        raise InputError(path, None, found, "whole numbers in the third column")
     if unfilled_count:
         name = files.display_name(path)
         logger.info(f"{name}: rows without a grade, which are left out: {unfilled_count:,}")

@@ -1,7 +1,7 @@
 """`denserk eval --unjudged`: what judgments of unjudged hits could change, and which to make."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -19,6 +19,7 @@ from denserk.evaluation.unjudged_results import JudgingPlan, UnjudgedBounds
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.pool import PoolRow, write_pool
 from denserk.io.topics import read_queries
+from denserk.reporting import track
 from denserk.tasks.evaluate import (
     NamedRun,
     RelevanceJudgments,
@@ -47,12 +48,12 @@ def evaluate_unjudged(
     if baseline is not None:
         baseline = name_by_file.get(baseline, baseline)
     judgments = read_relevance_judgments(qrels, settings)
-    sources = zip(names, runs, strict=True)
+    sources = list(zip(names, runs, strict=True))
     return bound_runs(sources, judgments, settings, baseline, to_judge)
 
 
 def bound_runs(
-    sources: Iterable[tuple[str, str | Run]],
+    sources: Sequence[tuple[str, str | Run]],
     judgments: RelevanceJudgments,
     settings: EvaluationSettings,
     baseline: str | None = None,
@@ -65,13 +66,16 @@ def bound_runs(
     """
     measures = parsed_measures(settings).measures
     bounded_measures(measures)  # rejects others before a run is read
+    if to_judge is not None and len(sources) < 2:
+        raise UsageError("what to judge is chosen for a difference", "give two runs or more")
     keep = _hits_above_cutoffs(computed_measures(settings))
     named_runs = [_read_run(name, source, settings, keep) for name, source in sources]
     result = evaluate_runs(named_runs, judgments, settings)
     judged_runs = JudgedRuns({run.name: run.hits for run in named_runs}, judgments.grades)
     bounds = bound_measures(result, judged_runs, measures, baseline)
     if to_judge is not None:
-        plan = _plan(measures, judged_runs, bounds, to_judge)
+        with track("choosing hits to judge", None, "hits"):
+            plan = _plan(measures, judged_runs, bounds, to_judge)
         bounds = replace(bounds, plan=plan)
     return replace(result, unjudged=bounds)
 
@@ -104,11 +108,12 @@ def _plan(
 
     If none is open, the plan is that of the first difference, without pairs.
     """
-    if not bounds.differences:
-        raise UsageError("--to-judge compares runs, and there is one", "give two runs or more")
-    compared = next((c for c in judged_runs.compared(measures) if c.bounded is not None), None)
-    if compared is None:
-        raise UsageError("--to-judge: Judged depends on no grade", "add -m nDCG@10, for example")
+    compared = judged_runs.compared(measures)[0]
+    if compared.bounded is None:
+        raise UsageError(
+            "what to judge is chosen by the first measure, and Judged depends on no grade",
+            "name another one first, for example -m 'nDCG@10 Judged@10'",
+        )
     measure = str(compared.measure)
     run = next(iter(bounds.differences))
     for name, differences in bounds.differences.items():

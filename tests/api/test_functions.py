@@ -229,6 +229,21 @@ def test_an_explanation(files):
     assert denserk.explain(files / "a.trec", files / "qrels.txt", "q2", "RR@10 nDCG@10") == views
 
 
+def test_bounds_over_unjudged_hits():
+    runs = {"old": {"q": {"d1": 2.0, "d2": 1.0}}, "new": {"q": {"d1": 2.0, "d3": 1.0}}}
+    qrels = {"q": {"d1": 1, "d2": 0}}
+    bounds = denserk.judgment_bounds(runs, qrels, "P@2", baseline="old", to_judge=10)
+    interval = bounds.differences["new"]["P@2"].interval
+    assert (interval.low, interval.high) == (0.0, 0.5)
+    assert interval.decision == "decided: not lower"
+    assert bounds.plan is not None
+    assert bounds.plan.pairs == ()
+    alone = denserk.judgment_bounds(runs["new"], qrels, "P(rel=1)@2", relevance_level=2)
+    assert alone.runs["run"]["P@2"].interval.high == 1.0
+    with pytest.raises(UsageError, match="called old, new"):
+        denserk.judgment_bounds(runs, qrels, baseline="older")
+
+
 def test_details_of_an_evaluation():
     runs = {"a": RUNS[0], "b": RUNS[1]}
     evaluation = denserk.evaluate(runs, QRELS, "RR@10 nDCG@10", baseline="a", details=True)

@@ -32,6 +32,11 @@ FUNCTIONS: dict[str, tuple[signatures.Signature, Any, Any]] = {
     "fuse": (signatures.FUSE, options.FuseOptions, denserk.fuse),
     "rerank": (signatures.RERANK, options.RerankOptions, denserk.rerank),
     "evaluate": (signatures.EVALUATE, options.EvaluateOptions, denserk.evaluate),
+    "judgment_bounds": (
+        signatures.JUDGMENT_BOUNDS,
+        options.JudgmentBoundsOptions,
+        denserk.judgment_bounds,
+    ),
     "explain": (signatures.EXPLAIN, options.ExplainOptions, denserk.explain),
     "benchmark": (signatures.BENCHMARK, options.BenchmarkOptions, denserk.benchmark),
     "mine_negatives": (

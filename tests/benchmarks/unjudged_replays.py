@@ -8,8 +8,9 @@ dropped at random. Then, of the difference of the two runs:
 
 - bounds: how often the values by all labels lie within the bounds by those that are left;
 - rounds: the hits that --to-judge names get their true labels, `--round` of a depth-10 pool at a
-  time, until the sign is decided (`sure`), or until at least `--confidence` of simulated judgments
-  agree (`likely`), or until a fifth of the pool is judged (`most`, the more frequent sign).
+  time, until the sign is decided (`sure`), or a fifth of the pool is judged: then the sign is that
+  of most simulated judgments. `likely` is the first time that `--confidence` of these agree, and
+  `judged` the median share of the pool that was judged till then.
 
 The true sign is that of all labels; hits without any label are not relevant, as in the qrels.
 """
@@ -72,15 +73,14 @@ class Tally:
     inside: int = 0
     trials: int = 0
     ends: Counter[tuple[str, bool]] = field(default_factory=Counter)  # how, and rightly?
-    judged_shares: list[float] = field(default_factory=list)  # of the pool
+    judged_shares: list[float] = field(default_factory=list)  # of the pool, at the end
+    likely_shares: list[float] = field(default_factory=list)  # when the sign was likely
 
 
 def read_pairs(data: Path, runs: Path | None) -> Iterator[Pair]:
     """Yield every two runs of each collection."""
     marco = data / "marco-dl19"
-    yield from pairs_of(
-        "marco-dl19 (runs of TREC's passages)", marco / "qrels/test.tsv", marco / "runs"
-    )
+    yield from pairs_of("trec-dl19", marco / "qrels/test.tsv", marco / "runs")
     if runs is not None:
         for qrels in sorted(runs.glob("*/qrels.txt")):
             yield from pairs_of(qrels.parent.name, qrels, qrels.parent)
@@ -123,7 +123,7 @@ def count_bounds(pair: Pair, grades: Grades, tally: Tally) -> None:
     """Count how many of the true values lie within the bounds by the labels that are left."""
     truth = evaluated(pair, pair.grades, BOUNDED)
     settings = EvaluationSettings(measures=BOUNDED)
-    bounds = bound_runs(pair.runs.items(), RelevanceJudgments(grades), settings).unjudged
+    bounds = bound_runs(list(pair.runs.items()), RelevanceJudgments(grades), settings).unjudged
     assert bounds is not None
     values = {run.name: run.summary for run in truth.runs}
     first, second = pair.runs
@@ -152,50 +152,45 @@ class Protocol:
 
 
 def judge_in_rounds(pair: Pair, grades: Grades, protocol: Protocol, tally: Tally) -> None:
-    """Judge the named hits with their true labels until the sign is settled; count how."""
+    """Judge the named hits with their true labels until the sign is decided; count how it ends."""
     truth = evaluated(pair, pair.grades, [protocol.measure])
     first, second = (run.summary[protocol.measure] for run in truth.runs)
     true_sign = (second > first) - (second < first)
     pool_size = len(pair.pool())
+    most = int(protocol.most_share * pool_size)
     grades = {qid: dict(of_query) for qid, of_query in grades.items()}
     judged_count = 0
+    is_likely = False
     while True:
-        affordable = int(protocol.most_share * pool_size) - judged_count
-        size = max(1, min(int(protocol.round_share * pool_size), affordable))
+        size = max(1, min(int(protocol.round_share * pool_size), most - judged_count))
         plan, decision = plan_round(pair, grades, protocol.measure, size)
-        sign, end = settled_sign(plan, decision, protocol.confidence, affordable)
-        if end:
+        is_sure = decision is not Decision.OPEN
+        share = 0.5 if plan.share_higher is None else plan.share_higher
+        sign = SIGNS.get(decision, 0) if is_sure else (1 if share >= 0.5 else -1)
+        if not is_likely and (is_sure or max(share, 1 - share) >= protocol.confidence):
+            is_likely = True
+            tally.ends["likely", sign == true_sign] += 1
+            tally.likely_shares.append(judged_count / pool_size)
+        if is_sure or judged_count >= most:
             break
         for named in plan.pairs:
             true_grade = pair.grades[named.qid].get(named.docid, 0)
             grades[named.qid][named.docid] = true_grade
         judged_count += len(plan.pairs)
     tally.trials += 1
-    tally.ends[end, sign == true_sign] += 1
+    tally.ends["sure" if is_sure else "most", sign == true_sign] += 1
     tally.judged_shares.append(judged_count / pool_size)
 
 
 def plan_round(pair: Pair, grades: Grades, measure: str, size: int) -> tuple[JudgingPlan, Decision]:
     """Return what to judge next, and what is decided."""
     settings = EvaluationSettings(measures=(measure,))
-    result = bound_runs(pair.runs.items(), RelevanceJudgments(grades), settings, to_judge=size)
+    sources = list(pair.runs.items())
+    result = bound_runs(sources, RelevanceJudgments(grades), settings, to_judge=size)
     assert result.unjudged is not None
     assert result.unjudged.plan is not None
     (difference,) = result.unjudged.differences.values()
     return result.unjudged.plan, difference[measure].interval.decision
-
-
-def settled_sign(
-    plan: JudgingPlan, decision: Decision, confidence: float, affordable: int
-) -> tuple[int, str]:
-    """Return the sign, and how it is settled; an empty text if it is not."""
-    if decision is not Decision.OPEN:
-        return SIGNS.get(decision, 0), "sure"
-    share = 0.5 if plan.share_higher is None else plan.share_higher
-    sign = 1 if share >= 0.5 else -1
-    if max(share, 1 - share) >= confidence:
-        return sign, "likely"
-    return sign, "" if affordable > 0 else "most"
 
 
 def main() -> None:
@@ -208,16 +203,17 @@ def main() -> None:
     parser.add_argument("--measure", default="nDCG@10")
     parser.add_argument("--round", type=float, default=0.05)
     parser.add_argument("--most", type=float, default=0.2)
-    parser.add_argument("--confidence", type=float, default=2.0, help="above 1: only sure")
+    parser.add_argument("--confidence", type=float, default=0.99)
     parser.add_argument("--collections", nargs="*", default=[])
+    parser.add_argument("--dropped", type=float, nargs="*", default=[0.3, 0.5, 0.7, 0.9])
     arguments = parser.parse_args()
     protocol = Protocol(arguments.measure, arguments.round, arguments.most, arguments.confidence)
-    judging.MOST_ROWS = 4_000  # what it likely takes is not simulated here
+    judging.MOST_ROWS = 2_200  # what it likely takes is not simulated here
     rows = []
     for pair in read_pairs(arguments.data, arguments.runs):
-        if arguments.collections and pair.collection.split()[0] not in arguments.collections:
+        if arguments.collections and pair.collection not in arguments.collections:
             continue
-        for share in (0.3, 0.5, 0.7, 0.9):
+        for share in arguments.dropped:
             tally = Tally()
             random = Random(f"{pair.collection} {[*pair.runs]} {share}")
             for _ in range(arguments.bounds_trials):
@@ -236,11 +232,13 @@ HEADER = (
     "dropped",
     "within bounds",
     "trials",
-    "sure (right)",
-    "likely (right)",
-    "most (right)",
-    "right",
-    "judged, median of the pool",
+    "sure",
+    "wrong",
+    "judged",
+    "sign right in the end",
+    "likely",
+    "wrong",
+    "judged",
 )
 
 
@@ -249,12 +247,14 @@ def row_of(pair: Pair, share: float, tally: Tally) -> list[str]:
     cells = [pair.collection, " ".join(pair.runs), f"{share:.0%}"]
     cells.append(f"{tally.inside}/{tally.values}")
     cells.append(str(tally.trials))
-    for end in ("sure", "likely", "most"):
-        right = tally.ends[end, True]
-        cells.append(f"{right + tally.ends[end, False]} ({right})")
-    right = sum(count for (_, is_right), count in tally.ends.items() if is_right)
-    cells.append(f"{right / max(tally.trials, 1):.1%}")
-    cells.append(f"{median(tally.judged_shares or [0]):.1%}")
+    for end, shares in (("sure", tally.judged_shares), ("likely", tally.likely_shares)):
+        wrong = tally.ends[end, False]
+        cells.append(str(wrong + tally.ends[end, True]))
+        cells.append(str(wrong))
+        cells.append(f"{median(shares or [0]):.1%}")
+        if end == "sure":
+            right = tally.ends["sure", True] + tally.ends["most", True]
+            cells.append(f"{right / max(tally.trials, 1):.1%}")
     return cells
 
 

@@ -1,0 +1,140 @@
+"""Which unjudged hits are chosen to be judged."""
+
+from random import Random
+
+import pytest
+
+from denserk.config.evaluation import EvaluationSettings
+from denserk.errors import UsageError
+from denserk.evaluation.unjudged_results import JudgingPlan
+from denserk.tasks.evaluate import RelevanceJudgments
+from denserk.tasks.evaluate_unjudged import bound_runs
+from tests.benchmarks import unjudged_replays as replays
+
+
+def plan_of(runs, grades, measure="P@3", count=100, **options) -> JudgingPlan:
+    """What to judge of runs in memory."""
+    settings = EvaluationSettings(measures=(measure,))
+    judgments = RelevanceJudgments(grades)
+    result = bound_runs(list(runs.items()), judgments, settings, to_judge=count, **options)
+    assert result.unjudged is not None
+    assert result.unjudged.plan is not None
+    return result.unjudged.plan
+
+
+def is_open(runs, grades, measure):
+    """Whether some difference of runs is open."""
+    settings = EvaluationSettings(measures=(measure,))
+    bounds = bound_runs(list(runs.items()), RelevanceJudgments(grades), settings).unjudged
+    assert bounds is not None
+    return any(of[measure].interval.is_open for of in bounds.differences.values())
+
+
+RUNS = {
+    "a": {"q": {"d1": 9.0, "d2": 8.0, "a1": 7.0}, "r": {"d1": 9.0, "d2": 8.0, "both": 7.0}},
+    "b": {"q": {"d1": 9.0, "b1": 8.0, "b2": 7.0}, "r": {"d1": 9.0, "d3": 8.0, "both": 7.0}},
+}
+GRADES = {"q": {"d1": 1, "d2": 0, "d5": 0}, "r": {"d1": 1, "d2": 0, "d3": 0}}
+
+
+def test_a_hit_that_both_runs_return_is_not_judged_for_precision():
+    plan = plan_of(RUNS, GRADES)
+    assert {pair.docid for pair in plan.pairs} == {"a1", "b1", "b2"}
+    assert plan.sufficient == 3
+    assert (plan.run, plan.baseline, plan.measure) == ("b", "a", "P@3")
+
+
+def test_the_bound_on_the_less_probable_side_is_moved_first():
+    plan = plan_of(RUNS, GRADES, count=1)
+    assert plan.share_higher is not None
+    assert plan.share_higher > 0.5  # b has two hits that may be relevant
+    (pair,) = plan.pairs
+    assert pair.docid == "a1"  # if it is not relevant, b is not lower
+
+
+@pytest.mark.parametrize("measure", ["nDCG@5", "P@5", "R@5", "RR@5", "AP@5", "Rprec", "Success@5"])
+def test_judging_all_that_is_sufficient_decides_whatever_the_grades(measure):
+    random = Random(measure)
+    for _ in range(2):
+        runs = {
+            name: {
+                f"q{number}": {f"d{random.randrange(9)}": random.random() for _ in range(6)}
+                for number in range(4)
+            }
+            for name in "ab"
+        }
+        grades = {f"q{number}": {"d0": 1, "d1": 0, "d2": 2} for number in range(4)}
+        plan = plan_of(runs, grades, measure)
+        assert len(plan.pairs) == plan.sufficient
+        assert bool(plan.pairs) == is_open(runs, grades, measure)
+        for pair in plan.pairs:
+            grades[pair.qid][pair.docid] = random.randint(0, 2)
+        assert not is_open(runs, grades, measure)
+
+
+def test_what_is_decided_needs_no_judgment():
+    grades = {"q": {**GRADES["q"], "a1": 0, "b1": 1, "b2": 0}, "r": GRADES["r"]}
+    plan = plan_of(RUNS, grades)
+    assert plan.pairs == ()
+    assert plan.sufficient == 0
+    assert plan.likely is None
+
+
+def test_of_several_runs_the_first_open_difference_is_planned():
+    runs = {"a": RUNS["a"], "copy": RUNS["a"], "b": RUNS["b"]}
+    assert plan_of(runs, GRADES).run == "b"
+
+
+def test_without_judged_hits_of_both_kinds_nothing_is_estimated():
+    positives = {qid: {"d1": 1, "d2": 1} for qid in GRADES}
+    plan = plan_of(RUNS, positives)
+    assert plan.share_higher is None
+    assert plan.likely is None
+    assert plan.pairs
+
+
+def test_a_plan_is_the_same_each_time_and_counts_lie_in_order():
+    random = Random(5)
+    runs = {
+        name: {
+            f"q{n}": {f"d{random.randrange(40)}": random.random() for _ in range(10)}
+            for n in range(9)
+        }
+        for name in "ab"
+    }
+    grades = {
+        f"q{n}": {f"d{d}": random.choice([0, 0, 1, 2]) for d in range(0, 40, 2)} for n in range(9)
+    }
+    plan = plan_of(runs, grades, "nDCG@10", count=5)
+    assert plan == plan_of(runs, grades, "nDCG@10", count=5)
+    assert len(plan.pairs) == 5
+    assert plan.likely is not None
+    assert plan.very_likely is not None
+    assert 0 < plan.likely <= plan.very_likely <= plan.sufficient
+
+
+def test_one_run_has_no_difference_to_judge():
+    with pytest.raises(UsageError, match="a difference"):
+        plan_of({"a": RUNS["a"]}, GRADES)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_in_replays_the_truth_lies_within_the_bounds(share):
+    random = Random(6)
+    grades = {}
+    runs: dict[str, dict[str, dict[str, float]]] = {"a": {}, "b": {}}
+    for number in range(8):
+        qid = f"q{number}"
+        docids = [f"d{position}" for position in range(14)]
+        grades[qid] = {docid: random.choice([0, 0, 1, 2]) for docid in docids}
+        grades[qid]["elsewhere"] = 2  # so that the highest grade is never dropped
+        for hits_by_qid in runs.values():
+            hits_by_qid[qid] = {docid: random.random() for docid in random.sample(docids, 11)}
+    pair = replays.Pair("toy", runs, grades)
+    kept = replays.with_dropped_labels(pair, share, random)
+    tally = replays.Tally()
+    replays.count_bounds(pair, kept, tally)
+    assert tally.inside == tally.values > 0
+    protocol = replays.Protocol("nDCG@10", round_share=0.5, most_share=1.0, confidence=0.99)
+    replays.judge_in_rounds(pair, kept, protocol, tally)
+    assert tally.ends["sure", True] == 1  # with everything judged the sign is the true one
