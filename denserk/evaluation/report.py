@@ -192,8 +192,8 @@ class CauseRow(NamedTuple):
     """A cause, and how many passages were missed for it."""
 
     title: str
-    count: int
-    share: float  # of all that were missed
+    passages: int
+    share: float  # of all that were missed, in percent
 
 
 class RunCauses(NamedTuple):

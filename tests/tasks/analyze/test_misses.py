@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,7 @@ class TestChangesOfHits:
     def test_completed_judgments_have_the_grades_of_the_originals(self):
         of_query = evidence({"q": ["copy", "d1", "d3"]}, {"q": {"d3": 2}}, texts=TEXTS)
         fix = causes.CopiesJudged(of_query, self.copies(of_query)).everywhere()
+        assert fix is not None
         assert fix.grades == {"q": {"d3": 2, "copy": 2}}
 
     def test_the_smallest_change_of_the_weight_comes_first(self):
@@ -133,7 +135,8 @@ def ranked(run, qid):
 
 def analysed(**options):
     """The result on the toy run, with one hit a query."""
-    settings = MissesSettings(**{"run": "run.trec", "qrels": "qrels.txt", "k": 1} | options)
+    values: dict[str, Any] = {"run": "run.trec", "qrels": "qrels.txt", "k": 1}
+    settings = MissesSettings(**values | options)
     return analyze_misses(settings, compute=CPU)
 
 
