@@ -395,3 +395,14 @@ def test_the_report_shows_the_causes(folder):
     page = (folder / "page" / "index.html").read_text()
     assert "Why passages were missed" in page
     assert "none of these: the model" in page
+
+
+def test_the_report_takes_the_table_that_is_named(folder):
+    analysed(output="table.csv")
+    (folder / "misses.csv").write_text("a,b\n1,2\n")  # of something else
+    command = ["eval", "run.trec", "qrels.txt", "--report", "page"]
+    assert run_command_line(command) == 0
+    assert "Why passages were missed" not in (folder / "page" / "index.html").read_text()
+    assert run_command_line([*command, "--overwrite", "--set", "misses=table.csv"]) == 0
+    assert 'href="../table.csv"' in (folder / "page" / "index.html").read_text()
+    assert run_command_line([*command, "--overwrite", "--set", "misses=misses.csv"]) == 1
