@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,7 @@ class TestChangesOfHits:
     def test_completed_judgments_have_the_grades_of_the_originals(self):
         of_query = evidence({"q": ["copy", "d1", "d3"]}, {"q": {"d3": 2}}, texts=TEXTS)
         fix = causes.CopiesJudged(of_query, self.copies(of_query)).everywhere()
+        assert fix is not None
         assert fix.grades == {"q": {"d3": 2, "copy": 2}}
 
     def test_the_smallest_change_of_the_weight_comes_first(self):
@@ -133,7 +135,8 @@ def ranked(run, qid):
 
 def analysed(**options):
     """The result on the toy run, with one hit a query."""
-    settings = MissesSettings(**{"run": "run.trec", "qrels": "qrels.txt", "k": 1} | options)
+    values: dict[str, Any] = {"run": "run.trec", "qrels": "qrels.txt", "k": 1}
+    settings = MissesSettings(**values | options)
     return analyze_misses(settings, compute=CPU)
 
 
@@ -392,3 +395,14 @@ def test_the_report_shows_the_causes(folder):
     page = (folder / "page" / "index.html").read_text()
     assert "Why passages were missed" in page
     assert "none of these: the model" in page
+
+
+def test_the_report_takes_the_table_that_is_named(folder):
+    analysed(output="table.csv")
+    (folder / "misses.csv").write_text("a,b\n1,2\n")  # of something else
+    command = ["eval", "run.trec", "qrels.txt", "--report", "page"]
+    assert run_command_line(command) == 0
+    assert "Why passages were missed" not in (folder / "page" / "index.html").read_text()
+    assert run_command_line([*command, "--overwrite", "--set", "misses=table.csv"]) == 0
+    assert 'href="../table.csv"' in (folder / "page" / "index.html").read_text()
+    assert run_command_line([*command, "--overwrite", "--set", "misses=misses.csv"]) == 1
