@@ -9,6 +9,7 @@ import numpy as np
 from denserk.config.evaluation import ComparisonSettings
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.inference import (
+    DIGITS,
     LEAST_QUERIES,
     Floats,
     MeanEstimate,
@@ -29,7 +30,7 @@ from denserk.evaluation.results import (
     RunResult,
     Sample,
 )
-from denserk.evaluation.significance import DIGITS, correction_factors
+from denserk.evaluation.significance import correction_factors
 from denserk.io.draws import Draw, draw_order
 from denserk.io.short_texts import first_names
 
