@@ -223,9 +223,8 @@ class Study:
             index=searched,
             topics=topics,
             output=run,
-            hits=DEPTH,
             overwrite=True,
-            **planted.search_options,
+            **{"hits": DEPTH, **planted.search_options},
         )
         return run, topics, corpus
 
@@ -351,7 +350,9 @@ def plant_copies(study: Study) -> Planted:
         pairs[qid] = docid
         if len(pairs) == study.cases:
             break
-    return Planted(pairs, [*study.passages, *added.values()])
+    # nine hits with copies of each fill more than a hundred places
+    options = {"hits": 5 * DEPTH}
+    return Planted(pairs, [*study.passages, *added.values()], search_options=options)
 
 
 def plant_unjudged(study: Study) -> Planted:
