@@ -223,9 +223,8 @@ class Study:
             index=searched,
             topics=topics,
             output=run,
-            hits=DEPTH,
             overwrite=True,
-            **planted.search_options,
+            **{"hits": DEPTH, **planted.search_options},
         )
         return run, topics, corpus
 
@@ -351,7 +350,9 @@ def plant_copies(study: Study) -> Planted:
         pairs[qid] = docid
         if len(pairs) == study.cases:
             break
-    return Planted(pairs, [*study.passages, *added.values()])
+    # nine hits with copies of each fill more than a hundred places
+    options = {"hits": 5 * DEPTH}
+    return Planted(pairs, [*study.passages, *added.values()], search_options=options)
 
 
 def plant_unjudged(study: Study) -> Planted:
@@ -488,11 +489,15 @@ def main() -> None:
                 continue
             planted = plant(study)
             passages = study.analyse(name, planted)
-            for label, without in {"given": "", "none": "words"}.items():
-                is_tried = without in causes_down_to(name.partition("-")[0])
-                if not without or (is_tried and name != without):
-                    counts = count_causes(name, passages, without=without)
-                    print("\t".join([name, label, *counts.cells]), flush=True)
+            cause = name.partition("-")[0]
+            labels = {"not needed": ""}  # what BM25 is, and the cause that is left out
+            if cause == "words":
+                labels = {"given": ""}
+            elif "words" in causes_down_to(cause):
+                labels = {"given": "", "none": "words"}
+            for label, without in labels.items():
+                counts = count_causes(name, passages, without=without)
+                print("\t".join([name, label, *counts.cells]), flush=True)
         if "controls" in names:
             for name, causes in controls(study):
                 count = sum(causes.values())

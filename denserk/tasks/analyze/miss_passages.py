@@ -1,6 +1,6 @@
 """Changes of passages: other texts, lengths and dimensions, encoded again."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -204,7 +204,7 @@ class LongerLimit:
 
 
 class Windows:
-    """Passages are cut into windows as long as the limit, each half a window behind the last."""
+    """Long passages are cut into windows half as long as the limit, which overlap by half."""
 
     cause = "length"
     name = "cut long passages into windows"
@@ -217,7 +217,7 @@ class Windows:
         """Rank the best window of each long passage among the hits."""
         dense = self._passages.dense
         task = "encoding windows of long passages"
-        scores = scores_of_texts(dense, task, misses, self._windows_of_miss)
+        scores = scores_of_texts(dense, task, misses, self._windows_beyond_limit)
         trials: list[Trial | None] = []
         for miss in misses:
             if not len(scores[miss]):
@@ -225,28 +225,30 @@ class Windows:
                 continue
             best = int(scores[miss].argmax())
             rank = dense.rank_with(miss.qid, miss.docid, float(scores[miss][best]))
-            # the first window, which the vector of the whole passage is of, is not tried
-            trials.append(Trial(f"window {best + 2} of {len(scores[miss]) + 1}", rank))
+            count = len(scores[miss])
+            trials.append(Trial(f"window {best + 1} of {count} beyond the limit", rank))
         return trials
 
-    def _windows_of_miss(self, miss: Miss) -> list[Passage]:
-        """Return the windows of a long passage but the first one; of others none."""
+    def _windows_beyond_limit(self, miss: Miss) -> list[Passage]:
+        """Return the windows of a long passage that reach beyond the limit; of others none."""
         passage = self._passages.evidence.texts.get(miss.docid)
         if passage is None or not self._passages.is_long(passage):
             return []
-        return self._windows(passage)[1:]
-
-    def _windows(self, passage: Passage) -> list[Passage]:
-        """Return the windows of a passage, as passages with its title."""
-        length = self._passages.length(passage)
         spans = list(word_spans(passage.text))
-        # a little less than the limit, as words differ in their tokens
-        size = max(1, int(0.9 * len(spans) * self._passages.limit / length))
-        stride = ceil(size / 2)
+        words_within = int(len(spans) * self._passages.limit / self._passages.length(passage))
+        _, end_within = spans[max(words_within, 1) - 1]
         return [
             passage._replace(text=passage.text[start:end])
-            for start, end in windows(spans, size, stride)
+            for start, end in self._window_spans(passage)
+            if end > end_within
         ]
+
+    def _window_spans(self, passage: Passage) -> Iterator[tuple[int, int]]:
+        """Yield where the windows of a passage start and end."""
+        spans = list(word_spans(passage.text))
+        words_within = len(spans) * self._passages.limit / self._passages.length(passage)
+        size = max(1, int(words_within / 2))
+        yield from windows(spans, size, ceil(size / 2))
 
     def everywhere(self) -> Fix | None:
         """Cut all long passages of the collection; each counts with its best window."""
@@ -254,7 +256,8 @@ class Windows:
             return None
         parts = []
         for passage in self._long_passages:
-            parts += self._windows(passage)
+            for start, end in self._window_spans(passage):
+                parts.append(passage._replace(text=passage.text[start:end]))
         dense = self._passages.dense
         vectors = dense.encode("encoding windows of all long passages", parts)
         return Fix(dense.merged([part.docid for part in parts], vectors))
