@@ -188,7 +188,8 @@ def cosine_distances(vectors: Sequence[Vectors], saved: Sequence[Vectors]) -> li
     Different numbers of vectors or dimensions are infinitely far; two vectors of zeros are equal.
 
     >>> one = np.float32([[3, 4]])
-    >>> cosine_distances([one * 2, np.float32([[4, -3]])], [one, one])
+    >>> distances = cosine_distances([one * 2, np.float32([[4, -3]])], [one, one])
+    >>> [round(distance, 12) for distance in distances]
     [0.0, 1.0]
     """
     distances = []

@@ -120,7 +120,7 @@ def cross_validated(table: np.ndarray, folds: int) -> tuple[list[float], list[in
 
     >>> table = np.array([[1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
     >>> cross_validated(table, 2)
-    ([1.0, 0.0, 1.0, 1.0], [0, 0])
+    ([1.0, 1.0, 1.0, 0.0], [0, 0])
     """
     column_count = table.shape[1]
     fold_of_column = np.arange(column_count) % folds
