@@ -338,9 +338,12 @@ def plant_copies(study: Study) -> Planted:
     """Add copies of a hit above the relevant passage, which is not relevant itself."""
     pairs: Pairs = {}
     added: dict[str, Passage] = {}
-    for qid, docid in study.found_pairs(20 * study.cases).items():
+    candidates = study.found_pairs(20 * study.cases)
+    # an unjudged copy of a relevant passage would be another cause
+    relevant = set(candidates.values())
+    for qid, docid in candidates.items():
         above = study.hits[qid][: (rank_of(study.hits[qid], docid) or 1) - 1]
-        others = [hit for hit, _ in above if hit not in study.grades[qid]]
+        others = [hit for hit, _ in above if hit not in relevant]
         if not others:
             continue
         copied = study.texts[others[0]]
@@ -350,9 +353,7 @@ def plant_copies(study: Study) -> Planted:
         pairs[qid] = docid
         if len(pairs) == study.cases:
             break
-    # nine hits with copies of each fill more than a hundred places
-    options = {"hits": 5 * DEPTH}
-    return Planted(pairs, [*study.passages, *added.values()], search_options=options)
+    return Planted(pairs, [*study.passages, *added.values()])
 
 
 def plant_unjudged(study: Study) -> Planted:
