@@ -338,15 +338,15 @@ def plant_copies(study: Study) -> Planted:
     """Add copies of a hit above the relevant passage, which is not relevant itself."""
     pairs: Pairs = {}
     added: dict[str, Passage] = {}
-    candidates = study.found_pairs(20 * study.cases)
-    # an unjudged copy of a relevant passage would be another cause
-    relevant = set(candidates.values())
-    for qid, docid in candidates.items():
+    copied_docids: set[str] = set()
+    for qid, docid in study.found_pairs(20 * study.cases).items():
         above = study.hits[qid][: (rank_of(study.hits[qid], docid) or 1) - 1]
-        others = [hit for hit, _ in above if hit not in relevant]
-        if not others:
+        # an unjudged copy of the relevant passage of a case would be another cause
+        others = [hit for hit, _ in above if hit not in pairs.values()]
+        if not others or docid in copied_docids:
             continue
         copied = study.texts[others[0]]
+        copied_docids.add(copied.docid)
         for number in range(COPIES):
             copy_id = f"{copied.docid}-copy{number}"
             added[copy_id] = copied._replace(docid=copy_id)
