@@ -318,7 +318,7 @@ def plant_ivf(study: Study) -> Planted:
 
 
 def plant_pq(study: Study) -> Planted:
-    """Quantise vectors to eight bytes."""
+    """Quantise vectors to four bytes."""
     pairs = study.found_pairs(20 * study.cases)
     return Planted(pairs, study.passages, index_options={"factory": "PQ8x4"})
 
