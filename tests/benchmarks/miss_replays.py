@@ -60,6 +60,8 @@ COMPUTE = {"device": "cpu", "dtype": "float32"}
 
 CPU = ComputeSettings(device="cpu", backend=Backend.TORCH)
 
+NO_CAUSE = (FOUND, MODEL)
+
 Pairs = dict[str, str]  # query id -> passage id
 
 
@@ -465,7 +467,7 @@ def controls(study: Study) -> Iterator[tuple[str, Counter[str]]]:
             docid, _ = study.random.choice(study.hits[query.qid][first:last])
             pairs.append((query.qid, docid))
         passages = study.run_analysis("control", str(study.run), topics, corpus, pairs, bm25)
-        yield name, Counter(passage.cause for passage in passages if passage.cause != FOUND)
+        yield name, Counter(passage.cause for passage in passages if passage.cause not in NO_CAUSE)
 
 
 def main() -> None:
