@@ -318,7 +318,7 @@ def plant_ivf(study: Study) -> Planted:
 
 
 def plant_pq(study: Study) -> Planted:
-    """Quantise vectors to eight bytes."""
+    """Quantise vectors to four bytes."""
     pairs = study.found_pairs(20 * study.cases)
     return Planted(pairs, study.passages, index_options={"factory": "PQ8x4"})
 
@@ -338,21 +338,22 @@ def plant_copies(study: Study) -> Planted:
     """Add copies of a hit above the relevant passage, which is not relevant itself."""
     pairs: Pairs = {}
     added: dict[str, Passage] = {}
+    copied_docids: set[str] = set()
     for qid, docid in study.found_pairs(20 * study.cases).items():
         above = study.hits[qid][: (rank_of(study.hits[qid], docid) or 1) - 1]
-        others = [hit for hit, _ in above if hit not in study.grades[qid]]
-        if not others:
+        # an unjudged copy of the relevant passage of a case would be another cause
+        others = [hit for hit, _ in above if hit not in pairs.values()]
+        if not others or docid in copied_docids:
             continue
         copied = study.texts[others[0]]
+        copied_docids.add(copied.docid)
         for number in range(COPIES):
             copy_id = f"{copied.docid}-copy{number}"
             added[copy_id] = copied._replace(docid=copy_id)
         pairs[qid] = docid
         if len(pairs) == study.cases:
             break
-    # nine hits with copies of each fill more than a hundred places
-    options = {"hits": 5 * DEPTH}
-    return Planted(pairs, [*study.passages, *added.values()], search_options=options)
+    return Planted(pairs, [*study.passages, *added.values()])
 
 
 def plant_unjudged(study: Study) -> Planted:
