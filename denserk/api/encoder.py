@@ -108,10 +108,11 @@ class Encoder:
         self._encoder = None
 
     def check(self) -> int:
-        """Compare the model with the vectors that it was saved with; return how many texts.
+        """Compare the model with the vectors that it was saved with.
 
-        All texts of the folder's canary.json are encoded again; 0 if it has none. A MismatchError
-        names the first stage that differs. `load` compares a few.
+        All texts of the folder's canary.json are encoded again, of which `load` encodes a few.
+        Returns their number, 0 without a canary.json. A MismatchError names the first stage that
+        differs.
         """
         from denserk.models.canary import first_difference, refuse_difference
 
@@ -179,7 +180,7 @@ class Encoder:
 
 
 def _check_start(encoder: "TextEncoder") -> None:
-    """Raise a MismatchError if a model is not the one that was saved, by a few texts."""
+    """Raise a MismatchError if a few texts show that a model is not the one that was saved."""
     from denserk.models.canary import START_SECONDS, check_start
 
     for side in encoder.sides:

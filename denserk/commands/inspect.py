@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, requires, version
+from math import isnan
 from pathlib import Path
 from tempfile import gettempdir
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -207,7 +208,7 @@ def _print_misses(result: "MissesResult") -> None:
         return
     gain_rows = []
     for gain in result.gains:
-        interval = f"{gain.low:+.4f} to {gain.high:+.4f}"
+        interval = "" if isnan(gain.low) else f"{gain.low:+.4f} to {gain.high:+.4f}"
         gain_rows.append((gain.cause, gain.change, f"{gain.mean:+.4f}", interval, gain.scope))
     print_table(("cause", "change", result.measure, "95 % interval", "of"), gain_rows)
 
@@ -286,8 +287,11 @@ def doctor(settings: analysis.DoctorSettings, compute: ComputeSettings) -> None:
 
 
 def _compare_with_canary(model: str, compute: ComputeSettings) -> None:
-    """Print how far a model is from the one that was saved; a MismatchError beyond tolerances."""
-    from denserk.io.canary import CANARY_FILE, read_canary
+    """Print how far a model's vectors are from those it was saved with.
+
+    A MismatchError beyond the tolerances.
+    """
+    from denserk.io.canary import CANARY_FILE, KINDS, read_canary
     from denserk.io.model_files import find_model, require_model
 
     name, folder = find_model(model)
@@ -306,6 +310,12 @@ def _compare_with_canary(model: str, compute: ComputeSettings) -> None:
         compute = replace(compute, dtype=DtypeChoice.FLOAT32)
     encoder = TextEncoder(model, compute=compute)
     comparisons = encoder.compare_with_canary()
+    if not comparisons:  # a file of another tool
+        typer.echo(
+            f"the {CANARY_FILE} of {name} has no texts of the kinds {' or '.join(KINDS)}: there is "
+            "nothing to compare the model with"
+        )
+        return
     rows = []
     for comparison in comparisons:
         difference = comparison.difference

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from denserk.records import Passage
 
 WORD = re.compile(r"\w+")
-SIZE = 3  # words of a trigram
+TRIGRAM_WORDS = 3
 
 Trigrams = frozenset[tuple[str, ...]]
 
@@ -22,8 +22,8 @@ def trigrams(text: str) -> Trigrams:
     words = WORD.findall(text.casefold())
     if not words:
         return frozenset()
-    last_start = max(len(words) - SIZE, 0)
-    return frozenset(tuple(words[start : start + SIZE]) for start in range(last_start + 1))
+    last_start = max(len(words) - TRIGRAM_WORDS, 0)
+    return frozenset(tuple(words[start : start + TRIGRAM_WORDS]) for start in range(last_start + 1))
 
 
 def overlap(first: Trigrams, second: Trigrams) -> float:
@@ -52,8 +52,8 @@ class NearCopies:
         second = self._trigrams_of(other_docid)
         if not first or not second:
             return False
-        shorter, longer = sorted((len(first), len(second)))
-        if shorter < self._least_overlap * longer:  # they cannot share enough
+        smaller_size, larger_size = sorted((len(first), len(second)))
+        if smaller_size < self._least_overlap * larger_size:  # they cannot share enough
             return False
         return overlap(first, second) >= self._least_overlap
 

@@ -61,10 +61,11 @@ def load_query_encoder(
 
     `overrides` are fields of the representation and of the texts that replace those of the model.
     Unless `compute` names a precision, queries are encoded in that of the passages. Unless `force`,
-    another model than that of the passages is a MismatchError; so is a model that is not the one
-    that was saved, by its canary. `query_count` queries are to be encoded at once, as far as known.
+    another model than that of the passages is a MismatchError. With or without `force`, so is a
+    model that is not the one that was saved, by its canary. `query_count` is the number of queries
+    that will be encoded together, as far as it is known.
     """
-    # one query is encoded on one thread: then the canary's texts are, too
+    # one query is encoded on one thread; its model is checked by texts one by one, so on one thread
     texts_at_once = 1 if query_count == 1 else 2
     model = name or _model_of_index(opened)
     compute = as_index(opened, compute)

@@ -37,9 +37,9 @@ TEXT_RULE: dict[Any, Rule] = {"kind": str, "text": str, "token_ids": list, "vect
 RULE: dict[Any, Rule] = {
     "dimension": range(1, 1 << 40),
     "kinds": {...: KIND_RULE},
-    "tolerances": {...: float},
+    "tolerances": dict,
     "texts": [TEXT_RULE],
-    "denserk?": dict,
+    "denserk?": {"representation?": dict, "text?": dict},
 }
 HINT = "fetch the file again, or remove it: the model is then not compared"
 
@@ -119,9 +119,10 @@ def _as_json(value: Any) -> str:
 
 
 def read_canary(folder: Path) -> Canary | None:
-    """Read the canary.json of a model's folder; None without one, or of a format that is unknown.
+    """Read the canary.json of a model's folder.
 
-    A file of this format with wrong content is an InputError.
+    None if there is no such file, or if it has another format or version, which is logged. A file
+    of this format and version with wrong content is an InputError.
     """
     path = folder / CANARY_FILE
     if not path.is_file():
@@ -132,20 +133,21 @@ def read_canary(folder: Path) -> Canary | None:
         return None
     if values.get("version") != VERSION:
         logger.warning(
-            f"{path} has version {values.get('version')} of its format, known is {VERSION}: "
-            "the model is not compared with it"
+            f"{path} has version {values.get('version')} of the format {FORMAT}, and this denserk "
+            f"reads version {VERSION}: the model is not compared with it"
         )
         return None
     check(values, RULE, path, HINT)
-    kinds = {name: KindSettings(**_known_fields(item)) for name, item in values["kinds"].items()}
+    kinds = {name: _kind_settings(fields) for name, fields in values["kinds"].items()}
     texts = []
     for number, record in enumerate(values["texts"], start=1):
         if record["kind"] not in kinds:
-            found = f"the kind {record['kind'][:40]!r} in text {number}"
-            raise InputError(path, None, found, f"one of {', '.join(kinds)}", HINT)
+            message = f"the kind {record['kind'][:40]!r} in text {number}"
+            raise InputError(path, None, message, f"one of {', '.join(kinds)}", HINT)
         vectors = _decoded(record["vector"], values["dimension"], f"text {number}", path)
         texts.append(CanaryText(record["kind"], record["text"], record["token_ids"], vectors))
-    return Canary(kinds, texts, values["tolerances"], values.get("denserk") or {})
+    tolerances = _checked_tolerances(values["tolerances"], path)
+    return Canary(kinds, texts, tolerances, values.get("denserk") or {})
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -153,28 +155,38 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         values = orjson.loads(read_file(path))
     except ValueError as error:
-        found = f"text that is not JSON ({str(error)[:200]})"
-        raise InputError(path, None, found, "JSON", HINT) from None
+        message = f"text that is not JSON ({str(error)[:200]})"
+        raise InputError(path, None, message, "JSON", HINT) from None
     check(values, dict, path, HINT)
     return dict(values)
 
 
-def _known_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a kind that are known here: a file may have more."""
-    return {name: values[name] for name in KindSettings._fields}
+def _kind_settings(fields: Mapping[str, Any]) -> KindSettings:
+    """Return the settings of a kind from its fields in the file, which may be more."""
+    return KindSettings(**{name: fields[name] for name in KindSettings._fields})
 
 
-def _decoded(text: str, dimension: int, name: str, path: Path) -> Vectors:
+def _checked_tolerances(values: Mapping[str, Any], path: Path) -> dict[str, float]:
+    """Return the tolerances by precision; other tools may write 1.0 as 1."""
+    for precision, tolerance in values.items():
+        is_number = type(tolerance) in (int, float)
+        if not is_number or tolerance < 0:
+            message = f"tolerances.{precision[:40]} that is {str(tolerance)[:40]}"
+            raise InputError(path, None, message, "a number from 0 on", HINT)
+    return {precision: float(tolerance) for precision, tolerance in values.items()}
+
+
+def _decoded(encoded_vectors: str, dimension: int, name: str, path: Path) -> Vectors:
     """Return the vectors (S, D) of a text from base64; `name` is the text's in an error."""
     expected = f"base64 of vectors of {dimension} float32 numbers"
     try:
-        stored = base64.b64decode(text, validate=True)
+        stored = base64.b64decode(encoded_vectors, validate=True)
     except ValueError:
         raise InputError(
             path, None, f"in {name} a vector that is no base64", expected, HINT
         ) from None
     count, remainder = divmod(len(stored), 4 * dimension)
     if count == 0 or remainder:
-        found = f"in {name} a vector of {len(stored)} bytes"
-        raise InputError(path, None, found, expected, HINT)
+        message = f"in {name} a vector of {len(stored)} bytes"
+        raise InputError(path, None, message, expected, HINT)
     return np.frombuffer(stored, STORED_TYPE).astype(np.float32).reshape(count, dimension)

@@ -84,7 +84,14 @@ def read_cause_counts(path: str | Path) -> CauseCounts:
         text = read_file(path).decode("utf-8")
     except UnicodeDecodeError:
         raise InputError(path, None, "bytes that are no text", expected) from None
-    reader = csv.DictReader(io.StringIO(text))
+    try:
+        return _count_causes(path, csv.DictReader(io.StringIO(text)), expected)
+    except csv.Error as error:
+        raise InputError(path, None, f"text that is not CSV ({error})", expected) from None
+
+
+def _count_causes(path: str | Path, reader: "csv.DictReader[str]", expected: str) -> CauseCounts:
+    """Count the causes of a table; `expected` is what an error expects of its columns."""
     columns = tuple(reader.fieldnames or ())
     if columns != COLUMNS:
         raise InputError(path, 1, f"the columns {','.join(columns)}", expected)

@@ -25,15 +25,18 @@ from denserk.errors import MismatchError
 from denserk.io.canary import QUERY, Canary, CanaryText, KindSettings, Vectors
 from denserk.records import Query
 
-# Largest cosine distances (1 - cosine) at which vectors count as those that were saved in float32.
-# Between torch and OpenVINO, MiniLM and tiny models of random weights differ by at most 4e-10 in
-# float32; in bfloat16 MiniLM is off by 8e-5, in int8 by 2e-2 (tests/benchmarks/canary_faults.py).
+# Largest cosine distances (1 - cosine), by the precision of the loaded model, at which its vectors
+# count as those saved, which are in float32. For comparison: vectors of torch and of OpenVINO, in
+# float32, are at most 4e-10 apart; those of MiniLM in bfloat16 are 8e-5 from those in float32, and
+# those in int8 2e-2 (tests/benchmarks/canary_faults.py).
 TOLERANCES = {"float32": 1e-8, "float16": 2e-3, "bfloat16": 2e-3, "int8": 0.1}
-# of agg, where rounding may turn the sign of a dimension whose two extremes are as far from zero
+# Those of agg: a dimension has the sign of the larger of two extremes. Where these are about as far
+# from zero, rounding turns the sign.
 AGG_TOLERANCES = {"float32": 0.02, "float16": 0.1, "bfloat16": 0.1, "int8": 0.2}
-# A model that bfloat16 moves further as it is saved may be so many times as far from it
+# The tolerances of 16 bits and of int8 are at least this multiple of the distance that was measured
+# in bfloat16 when the model was saved
 MARGIN = 16
-FARTHEST = 2.0  # of all cosine distances
+LARGEST_DISTANCE = 2.0  # of opposite vectors
 TEXTS_OF_KIND = 8
 # Texts of a kind that are compared before the first text of a user is encoded, as many as fit
 START_TEXTS = 4
@@ -43,17 +46,18 @@ LONGEST = 512
 WORDS = "how does the water of a river find its way to the sea when rain falls on high mountains"
 SIMPLE_POOLINGS = tuple(Representation(name) for name in ("cls", "mean", "max", "last"))
 SHOWN = 40  # characters of a text in a message
+SMALLEST = float(np.finfo(np.float64).tiny)  # divisor in place of 0
 
-# token ids of N texts, under settings -> the vectors of each, (S, D); None where the weights that
-# are loaded do not make them
+# Function that encodes N texts, given by their token ids, under a representation: N arrays (S, D).
+# None where the loaded weights do not make such vectors.
 EncodeIds = Callable[[Sequence[TokenIds], RepresentationSettings], Sequence[Vectors] | None]
 
 
 class Stage(StrEnum):
     """Stages of encoding, in their order.
 
-    The first three are found by token ids. Of the others, the one is named that alone explains the
-    vectors; what no other explains are the weights.
+    Token ids show the first three. Vectors show the others: the stage is named whose change alone
+    explains the difference, and `WEIGHTS` if none does.
     """
 
     TOKENIZER = "tokenizer"
@@ -75,9 +79,9 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelSide:
-    """A loaded model's encoder of one kind of texts, under the folder's own settings.
+    """A loaded model's encoder of one kind of texts, under the settings that its folder records.
 
-    `precision` is what computes the vectors: float32, bfloat16, float16 or int8.
+    `precision` is the one that vectors are computed in: float32, bfloat16, float16 or int8.
     """
 
     kind: str
@@ -96,8 +100,8 @@ class ModelSide:
 class Comparison:
     """The texts of a kind that were compared.
 
-    `distances` are the largest cosine distances of the vectors of the first texts, as far as they
-    were encoded; none if the loaded weights do not make vectors under the folder's own settings.
+    `distances` are the cosine distances of the texts, in their order. They are empty if token ids
+    differ, or if the loaded weights do not make vectors under the folder's own settings.
     """
 
     kind: str
@@ -174,7 +178,7 @@ def tolerances_of(
 ) -> dict[str, float]:
     """Return the tolerances of a model whose vectors bfloat16 moves by a cosine distance."""
     # one digit: the products of another processor differ
-    measured = min(FARTHEST, float(f"{MARGIN * distance_in_bfloat16:.0e}"))
+    measured = min(LARGEST_DISTANCE, float(f"{MARGIN * distance_in_bfloat16:.0e}"))
     tolerances = default_tolerances(representation)
     for precision in ("float16", "bfloat16", "int8"):
         tolerances[precision] = max(tolerances[precision], measured)
@@ -185,7 +189,8 @@ def cosine_distances(vectors: Sequence[Vectors], saved: Sequence[Vectors]) -> li
     """Return each text's largest cosine distance between its vectors (S, D) and those saved.
 
     Computed in float64 as half the squared distance of unit vectors, which is exact near 0.
-    Different numbers of vectors or dimensions are infinitely far; two vectors of zeros are equal.
+    Different numbers of vectors or of dimensions, and vectors that are not finite, have an infinite
+    distance; two vectors of zeros are equal.
 
     >>> one = np.float32([[3, 4]])
     >>> distances = cosine_distances([one * 2, np.float32([[4, -3]])], [one, one])
@@ -207,58 +212,72 @@ def _unit(vectors: Vectors) -> NDArray[np.float64]:
     """Return vectors of unit length: (S, D) -> (S, D); zero stays zero."""
     exact = vectors.astype(np.float64)
     norms = np.linalg.norm(exact, axis=1, keepdims=True)
-    units: NDArray[np.float64] = exact / np.maximum(norms, np.finfo(np.float64).tiny)
+    units: NDArray[np.float64] = exact / np.maximum(norms, SMALLEST)
     return units
 
 
-def _largest_norm_change(vectors: Sequence[Vectors], saved: Sequence[Vectors]) -> float:
-    """Return the largest change of a vector's length, relative to the length that was saved."""
-    changes = []
-    for vectors_of_text, saved_of_text in zip(vectors, saved, strict=True):
-        norms = np.linalg.norm(vectors_of_text.astype(np.float64), axis=1)
-        saved_norms = np.linalg.norm(saved_of_text.astype(np.float64), axis=1)
-        tiny = np.finfo(np.float64).tiny
-        changes.append(float((np.abs(norms - saved_norms) / np.maximum(saved_norms, tiny)).max()))
-    return max(changes)
+class _NormChange(NamedTuple):
+    """The length of a vector and the one that was saved."""
+
+    norm: float
+    saved_norm: float
+
+    @property
+    def relative(self) -> float:
+        """The change as a share of the length that was saved."""
+        return abs(self.norm - self.saved_norm) / max(self.saved_norm, SMALLEST)
+
+
+def _largest_norm_change(vectors: Sequence[Vectors], saved: Sequence[Vectors]) -> _NormChange:
+    """Return the lengths of the vector whose length changed most."""
+    norms = np.linalg.norm(np.concatenate(vectors).astype(np.float64), axis=1)
+    saved_norms = np.linalg.norm(np.concatenate(saved).astype(np.float64), axis=1)
+    changes = [
+        _NormChange(norm, saved_norm)
+        for norm, saved_norm in zip(norms.tolist(), saved_norms.tolist(), strict=True)
+    ]
+    return max(changes, key=lambda change: change.relative)
 
 
 class _SideComparison:
-    """The comparison of a loaded model's side with a canary."""
+    """The comparison of one kind of texts, as a loaded model encodes them, with a canary."""
 
     def __init__(self, canary: Canary, side: ModelSide) -> None:
         self.side = side
-        self.saved = canary.kinds[side.kind]
+        self.saved_settings = canary.kinds[side.kind]
+        self.saved_representation = canary.denserk.get("representation") or {}
         self.texts = canary.of_kind(side.kind)
-        self.canary = canary
         tolerances = {**default_tolerances(side.representation), **canary.tolerances}
         self.bfloat16_tolerance = tolerances["bfloat16"]
         self.tolerance = tolerances[side.precision]
 
     def token_difference(self) -> Difference | None:
         """Return the first stage at which token ids differ; None if they are those saved."""
-        now = self.side.text
-        if self._other_text(now) is None:
-            return None
         kind = self.side.kind
-        prompt, max_length = _prompt_and_length(kind, now)
-        as_saved = _with_length(kind, now, self.saved.max_length)
-        other = self._other_text(_with_prompt(kind, as_saved, self.saved.prompt))
-        if other is not None:
-            text, ids = other
-            return Difference(Stage.TOKENIZER, _token_message(text, ids))
+        settings = self.side.text
+        if self._first_retokenized(settings) is None:
+            return None
+        saved_prompt = self.saved_settings.prompt
+        saved_length = self.saved_settings.max_length
+        with_saved_length = _with_length(kind, settings, saved_length)
+        with_saved_prompt = _with_prompt(kind, with_saved_length, saved_prompt)
+        retokenized = self._first_retokenized(with_saved_prompt)
+        if retokenized is not None:
+            return Difference(Stage.TOKENIZER, _token_message(retokenized))
+        prompt, max_length = _prompt_and_length(kind, settings)
         plural = "queries" if kind == QUERY else "passages"
-        if self._other_text(as_saved) is not None:
-            message = f"{plural} begin with {prompt!r}, and began with {self.saved.prompt!r}"
+        if self._first_retokenized(with_saved_length) is not None:
+            message = f"{plural} begin with {prompt!r}, and began with {saved_prompt!r}"
             return Difference(Stage.PROMPT, message)
-        message = f"{plural} are cut at {max_length} tokens, and were at {self.saved.max_length}"
+        message = f"{plural} are cut at {max_length} tokens, and were at {saved_length}"
         return Difference(Stage.LENGTH, message)
 
-    def _other_text(self, settings: TextSettings) -> tuple[CanaryText, TokenIds] | None:
-        """Return the first text with other token ids under some settings, and these ids."""
+    def _first_retokenized(self, settings: TextSettings) -> "_Retokenized | None":
+        """Return the first text whose token ids under some settings are not those saved."""
         ids_of_texts = self.side.token_ids([text.text for text in self.texts], settings)
         for text, ids in zip(self.texts, ids_of_texts, strict=True):
             if ids != text.token_ids:
-                return text, ids
+                return _Retokenized(text, ids)
         return None
 
     def encode(self, texts: Sequence[CanaryText]) -> Sequence[Vectors] | None:
@@ -270,7 +289,7 @@ class _SideComparison:
         saved = [text.vectors for text in texts]
         if max(cosine_distances(vectors, saved)) > self.tolerance:
             return False
-        return _largest_norm_change(vectors, saved) <= math.sqrt(self.tolerance)
+        return _largest_norm_change(vectors, saved).relative <= math.sqrt(self.tolerance)
 
     def vector_difference(
         self, vectors: Sequence[Vectors], texts: Sequence[CanaryText]
@@ -281,24 +300,31 @@ class _SideComparison:
         saved = [text.vectors for text in texts]
         distance = max(cosine_distances(vectors, saved))
         if distance <= self.tolerance:
-            norm = float(np.linalg.norm(vectors[0][0]))
-            saved_norm = float(np.linalg.norm(saved[0][0]))
-            message = f"vectors have the length {norm:.4g}, and had {saved_norm:.4g}"
+            change = _largest_norm_change(vectors, saved)
+            message = f"a vector has the length {change.norm:.4g}, and had {change.saved_norm:.4g}"
             return Difference(Stage.NORMALISATION, message)
         changed_settings = self._changed_representation()
-        if _have_other_dimensions(vectors, saved) and not changed_settings:
-            dimension, saved_dimension = vectors[0].shape[1], saved[0].shape[1]
+        if changed_settings:
+            return Difference(Stage.POOLING, ", ".join(changed_settings))
+        if _have_other_dimensions(vectors, saved):
+            dimension = vectors[0].shape[1]
+            saved_dimension = saved[0].shape[1]
             message = f"vectors have {dimension:,} dimensions, and had {saved_dimension:,}"
             return Difference(Stage.DIMENSIONS, message)
-        pooling = self._pooling_of(texts)
-        if pooling is not None or changed_settings:
-            now = self.side.representation.representation
-            message = f"pooling is {now}, and was {pooling or self.saved.pooling}"
-            if changed_settings:
-                message = ", ".join(changed_settings)
+        saved_pooling = self._pooling_of(texts)
+        if saved_pooling is not None:
+            pooling = self.side.representation.representation
+            message = f"pooling is {pooling}, and was {saved_pooling}"
             return Difference(Stage.POOLING, message)
-        is_float32 = self.side.precision == "float32"
+        return self._difference_of_weights(distance)
+
+    def _difference_of_weights(self, distance: float) -> Difference:
+        """Return the difference of vectors that no setting explains, by their cosine distance."""
+        if math.isinf(distance):
+            message = "vectors are not finite, or a text has another number of them"
+            return Difference(Stage.WEIGHTS, message)
         cosine = f"{1 - distance:.6f}"
+        is_float32 = self.side.precision == "float32"
         if is_float32 and distance <= self.bfloat16_tolerance:
             message = (
                 f"cosines to the vectors saved are down to {cosine}, as of weights or products in "
@@ -317,23 +343,24 @@ class _SideComparison:
         Dimensions and normalisation have stages of their own. Nothing is known of a model that
         another tool saved.
         """
-        saved = self.canary.denserk.get("representation", {})
-        now = as_json(self.side.representation)
+        saved = self.saved_representation
+        representation = as_json(self.side.representation)
+        names = (saved.keys() & representation.keys()) - {"l2_norm", "truncate_dim"}
         changes = []
-        for name in sorted((saved.keys() & now.keys()) - {"l2_norm", "truncate_dim"}):
-            if saved[name] != now[name]:
-                changes.append(f"{name} is {now[name]}, and was {saved[name]}")
+        for name in sorted(names):
+            if saved[name] != representation[name]:
+                changes.append(f"{name} is {representation[name]}, and was {saved[name]}")
         return changes
 
     def _pooling_of(self, texts: Sequence[CanaryText]) -> str | None:
-        """Return the simple pooling that makes the vectors saved from the states of now."""
-        own = self.side.representation
+        """Return another simple pooling by which the loaded weights make the vectors saved."""
+        representation = self.side.representation
         ids = [text.token_ids for text in texts]
         saved = [text.vectors for text in texts]
         for pooling in SIMPLE_POOLINGS:
-            if pooling is own.representation:
+            if pooling is representation.representation:
                 continue
-            vectors = self.side.encode(ids, replace(own, representation=pooling))
+            vectors = self.side.encode(ids, replace(representation, representation=pooling))
             if vectors is not None and max(cosine_distances(vectors, saved)) <= self.tolerance:
                 return pooling.value
         return None
@@ -354,18 +381,27 @@ def _have_other_dimensions(vectors: Sequence[Vectors], saved: Sequence[Vectors])
     )
 
 
-def _token_message(text: CanaryText, ids: TokenIds) -> str:
-    """Say where the token ids of a text begin to differ from those saved."""
-    shown = text.text if len(text.text) <= SHOWN else f"{text.text[:SHOWN]}..."
+class _Retokenized(NamedTuple):
+    """A text whose token ids are not those saved, and these ids."""
+
+    text: CanaryText
+    ids: TokenIds
+
+
+def _token_message(retokenized: _Retokenized) -> str:
+    """Return a message of where the token ids of a text begin to differ from those saved."""
+    text, ids = retokenized
+    shown_text = text.text if len(text.text) <= SHOWN else f"{text.text[:SHOWN]}..."
     position = 0
     for token, saved_token in zip(ids, text.token_ids, strict=False):
         if token != saved_token:
             break
         position += 1
-    now = "no token" if position >= len(ids) else f"token {ids[position]}"
-    before = "none" if position >= len(text.token_ids) else str(text.token_ids[position])
+    token_text = "no token" if position >= len(ids) else f"token {ids[position]}"
+    saved_text = "none" if position >= len(text.token_ids) else str(text.token_ids[position])
     return (
-        f"of the {text.kind} {shown!r}, position {position} (from 0) holds {now}, and held {before}"
+        f"of the {text.kind} {shown_text!r}, position {position} (from 0) holds {token_text}, and "
+        f"held {saved_text}"
     )
 
 
@@ -384,7 +420,10 @@ def compare(canary: Canary, side: ModelSide) -> Comparison:
 
 def first_difference(comparisons: Sequence[Comparison]) -> Difference | None:
     """Return the difference of the earliest stage of all comparisons; None if none differs."""
-    differences = [of_kind.difference for of_kind in comparisons if of_kind.difference is not None]
+    differences = []
+    for comparison in comparisons:
+        if comparison.difference is not None:
+            differences.append(comparison.difference)
     if not differences:
         return None
     stages = list(Stage)
@@ -399,11 +438,12 @@ def check_start(
     texts_at_once: int,
     seconds: float = START_SECONDS,
 ) -> None:
-    """Raise a MismatchError if a model is not the one that was saved, by as many texts as fit.
+    """Raise a MismatchError if a model is not the one that was saved, as far as a quick check sees.
 
-    Token ids of all texts of the side's kind are compared, and vectors of the first `START_TEXTS`,
-    as many as fit into `seconds`, at least one. `texts_at_once` are encoded together. Without a
-    canary, nothing is compared. `name` is the model's in the message.
+    It compares the token ids of all texts of the side's kind, and the vectors of the first
+    `START_TEXTS`: `texts_at_once` are encoded together, the first ones always, others if they
+    probably fit into `seconds`. Without a canary, nothing is compared. `name` is the model's in the
+    message.
     """
     if canary is None or not canary.of_kind(side.kind):
         return
@@ -411,20 +451,19 @@ def check_start(
     comparison = _SideComparison(canary, side)
     refuse_difference(comparison.token_difference(), name)
     texts = comparison.texts[:START_TEXTS]
-    done = 0
-    while done < len(texts):
-        batch = texts[done : done + texts_at_once]
+    for first in range(0, len(texts), texts_at_once):
+        batch = texts[first : first + texts_at_once]
         batch_started = time.perf_counter()
         vectors = comparison.encode(batch)
         if vectors is None:
             return
         if not comparison.are_as_saved(vectors, batch):
-            # all texts of the kind show best what it is
+            # all texts of the kind show best which stage differs
             refuse_difference(compare(canary, side).difference, name)
             refuse_difference(comparison.vector_difference(vectors, batch), name)
-        done += len(batch)
-        now = time.perf_counter()
-        if now - started + (now - batch_started) > seconds:
+        batch_ended = time.perf_counter()
+        next_batch_seconds = batch_ended - batch_started  # about as long as this one
+        if batch_ended - started + next_batch_seconds > seconds:
             return
 
 

@@ -16,7 +16,7 @@ from denserk.data.batches import plan, to_device
 from denserk.data.planning import ENOUGH
 from denserk.data.tokenization import TextTokenizer, TokenIds
 from denserk.errors import lack_of_memory
-from denserk.io.canary import KINDS, QUERY, Canary, CanaryText, Vectors
+from denserk.io.canary import KINDS, PASSAGE, QUERY, Canary, CanaryText, Vectors
 from denserk.models.backbone import STATIC, longest_input
 from denserk.models.canary import (
     canary_texts,
@@ -33,7 +33,7 @@ from denserk.models.representation import Encoder
 logger = logging.getLogger(__name__)
 
 BATCH_TOKENS = 2048
-# Tokens of the texts that show how far bfloat16 moves vectors: many CPUs emulate it
+# Most tokens of a text that is encoded in bfloat16, too: many CPUs emulate it, which is slow
 LONGEST_IN_BFLOAT16 = 128
 
 
@@ -49,13 +49,15 @@ def canary_of(
     `tokenizer` is one of transformers, and stays as it is.
     """
     tokenizer_of_texts = TextTokenizer(copy.deepcopy(tokenizer), text)
+    # a loaded model cuts queries, too, at the positions of the encoder of passages
+    text_as_loaded = within_positions(text, longest_input(encoders[PASSAGE].backbone.config))
     kinds = {}
     texts: list[CanaryText] = []
     distances: list[float] = []
     try:
         for kind in KINDS:
             encoder = encoders[kind]
-            text_of_kind = within_positions(text, longest_input(encoder.backbone.config))
+            text_of_kind = within_positions(text_as_loaded, longest_input(encoder.backbone.config))
             kinds[kind] = kind_settings(kind, representation, text_of_kind)
             tokenizer_of_kind = tokenizer_of_texts.with_settings(text_of_kind)
             texts_of_kind = canary_texts(kind, kinds[kind].max_length)
@@ -63,15 +65,17 @@ def canary_of(
             with _for_inference(encoder) as float32_encoder:
                 encode = partial(_encode, float32_encoder, kind, tokenizer_of_kind.pad_id)
                 vectors = encode(ids)
-                for record in zip(texts_of_kind, ids, vectors, strict=True):
-                    texts.append(CanaryText(kind, *record))
+                for text_of_canary, ids_of_text, vectors_of_text in zip(
+                    texts_of_kind, ids, vectors, strict=True
+                ):
+                    texts.append(CanaryText(kind, text_of_canary, ids_of_text, vectors_of_text))
                 distances += _distances_in_bfloat16(float32_encoder, encode, ids, vectors)
     except RuntimeError as error:
         if not lack_of_memory(error):
             raise
         logger.warning(f"the model is saved without canary.json: {lack_of_memory(error)}")
         return None
-    if not all(np.isfinite(text_of_canary.vectors).all() for text_of_canary in texts):
+    if not all(np.isfinite(canary_text.vectors).all() for canary_text in texts):
         logger.warning("the model is saved without canary.json: its vectors are not finite")
         return None
     tolerances = tolerances_of(representation, max(distances, default=0.0))
@@ -81,10 +85,10 @@ def canary_of(
 def _encode(
     encoder: Encoder, kind: str, pad_id: int, ids_of_texts: Sequence[TokenIds]
 ) -> list[Vectors]:
-    """Encode texts of a kind by their token ids: each (S, D) float32."""
+    """Encode texts of a kind by their token ids: an array (S, D) float32 of each."""
     encoded_ids = ids_of_texts
     if encoder.backbone.config.model_type != STATIC:
-        # as of a text encoder, which reads a text of no tokens as one of padding
+        # a text without tokens is read as one token of padding, as by `TextEncoder`
         encoded_ids = [ids or [pad_id] for ids in ids_of_texts]
     planned = plan(encoded_ids, pad_id, BATCH_TOKENS, None, ENOUGH["cpu"])
     vectors_by_row: dict[int, Vectors] = {}
@@ -103,9 +107,10 @@ def _distances_in_bfloat16(
     ids_of_texts: Sequence[TokenIds],
     vectors: Sequence[Vectors],
 ) -> list[float]:
-    """Return how far bfloat16 moves the vectors of the shorter texts, without a copy of weights.
+    """Return the cosine distances between vectors in bfloat16 and `vectors`, of the shorter texts.
 
-    Empty on a GPU that has no bfloat16.
+    Autocast computes in bfloat16 without a copy of all weights. Empty on a GPU that has no
+    bfloat16.
     """
     device = next(encoder.parameters()).device
     if device.type != "cpu" and not computes_in(Dtype.BFLOAT16, device):
@@ -120,7 +125,7 @@ def _distances_in_bfloat16(
 def _for_inference(encoder: Encoder) -> Iterator[Encoder]:
     """Yield an encoder that computes without dropout, in float32, which is how it is saved.
 
-    An encoder that is trained goes on as it was.
+    Afterwards, modules that were in training mode are in it again.
     """
     float32_encoder = encoder
     if any(parameter.dtype.itemsize < 4 for parameter in encoder.parameters()):

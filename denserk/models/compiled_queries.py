@@ -164,9 +164,9 @@ class CompiledQueries:
     def _encode_under(
         self, ids: Sequence[TokenIds], settings: RepresentationSettings
     ) -> list[NDArray[np.float32]] | None:
-        """Encode texts by their token ids under other settings: each (1, D) float32.
+        """Encode texts by their token ids under other settings.
 
-        None if NumPy does not compute such vectors.
+        Return an array (1, D) float32 of each text; None if NumPy does not compute such vectors.
         """
         if settings.representation not in NUMPY_POOLINGS or settings.projection:
             return None
@@ -348,7 +348,7 @@ def _is_model_of(entry: Entry, folder: Path) -> bool:
 def _file_names(folder: Path) -> list[str]:
     """Return the paths of a model's files within its folder, sorted.
 
-    By the canary nothing is read: a copy of the folder without it is the same model.
+    canary.json is left out: no vector depends on it, and a folder without it is the same model.
     """
     names = {Path(path).relative_to(folder).as_posix() for path in Version.of(folder).files}
     return sorted(names - {CANARY_FILE})

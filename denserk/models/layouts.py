@@ -101,7 +101,10 @@ def convert_model(
 
 
 def _add_canary(folder: Path) -> None:
-    """Write the canary of a folder that does not record all settings, as it is read."""
+    """Write the canary of a folder in a format that records not all settings.
+
+    The model is read again, as others will read it: with the settings that were recorded.
+    """
     stored = read_model_folder(folder)
     query, passage = stored.build(stored.representation)
     tokenizer = stored.load_tokenizer(stored.passage.folder)

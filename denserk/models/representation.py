@@ -421,9 +421,10 @@ class Encoder(nn.Module):
         self.sides_alike = self.representation.sides_alike
 
     def with_settings(self, settings: RepresentationSettings) -> "Encoder | None":
-        """Return an encoder of the same weights with other settings; None if these need others.
+        """Return an encoder of the same weights with other settings.
 
-        Vectors can be cut and normalised in another way, and a simple pooling be another one.
+        None if they need other weights. Two changes do not: to cut or normalise vectors otherwise,
+        and to replace a simple pooling by another one.
         """
         if _beyond_pooling(settings) == _beyond_pooling(self.settings):
             encoder = copy.copy(self)
@@ -474,7 +475,7 @@ class Encoder(nn.Module):
 
 
 def _beyond_pooling(settings: RepresentationSettings) -> RepresentationSettings:
-    """Return settings without how the vectors of a pooling are cut and normalised."""
+    """Return settings as of a representation that neither cuts nor normalises vectors."""
     return replace(settings, truncate_dim=None, l2_norm=False)
 
 

@@ -86,7 +86,7 @@ def save_model(
 def save_canary(
     folder: Path, passage: Encoder, query: Encoder, tokenizer: Any, text: TextSettings
 ) -> None:
-    """Write canary.json: texts with their token ids and vectors, to know the model again by."""
+    """Write canary.json: texts with their token ids and vectors, to check the model by later."""
     encoders = {PASSAGE: passage, QUERY: query}
     canary = canary_of(encoders, tokenizer, text, recorded_representation(passage))
     if canary is not None:

@@ -381,20 +381,22 @@ class TextEncoder:
         return [compare(self.canary, self.canary_side(kind)) for kind in kinds]
 
     def _precision_of_vectors(self) -> str:
-        """Return the coarsest of the precisions that compute vectors."""
+        """Return the coarsest of the precisions that vectors are computed in."""
         if self.int8 is not None:
             return "int8"
         precisions = {self.dtype, self.head_dtype}
-        if precisions == {Dtype.FLOAT32}:
-            return Dtype.FLOAT32.value
-        return min(precisions - {Dtype.FLOAT32}).value
+        for dtype in (Dtype.BFLOAT16, Dtype.FLOAT16):
+            if dtype in precisions:
+                return dtype.value
+        return Dtype.FLOAT32.value
 
     def _encode_under(
         self, side: str, ids: Sequence[TokenIds], settings: RepresentationSettings
     ) -> list[NDArray[np.float32]] | None:
-        """Encode one side's texts by their token ids under other settings: each (S, D) float32.
+        """Encode one side's texts by their token ids under other settings.
 
-        None if the weights that are loaded do not make such vectors.
+        Return an array (S, D) float32 of each text; None if the loaded weights do not make such
+        vectors.
         """
         encoder = self.sides[side].encoder.with_settings(settings)
         if encoder is None:

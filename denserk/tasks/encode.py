@@ -348,7 +348,7 @@ def prepare_encoder(
     if settings.int8:
         quantize(settings, encoder, texts, earlier.resumed_manifest)
     side = encoder.canary_side(settings.side)
-    # two at once: one alone would be computed on one thread, and the texts are not
+    # two at once: one alone would be computed on one thread, unlike the texts of this command
     check_start(encoder.canary, side, encoder.name, texts_at_once=2)
     return encoder
 

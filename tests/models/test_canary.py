@@ -7,8 +7,9 @@ import pytest
 from tokenizers import normalizers, pre_tokenizers
 
 from denserk.commands.app import run
-from denserk.config.encoding import ComputeSettings, DtypeChoice, ModelLayout
+from denserk.config.encoding import ComputeSettings, DtypeChoice, ModelLayout, TextSettings
 from denserk.config.options import NOTHING
+from denserk.data.tokenization import load_tokenizer
 from denserk.errors import InputError, MismatchError
 from denserk.io.canary import CANARY_FILE, PASSAGE, QUERY, read_canary, write_canary
 from denserk.models.canary import (
@@ -17,10 +18,13 @@ from denserk.models.canary import (
     Stage,
     canary_texts,
     check_start,
+    compare,
     cosine_distances,
     first_difference,
 )
+from denserk.models.canary_encoding import canary_of
 from denserk.models.layouts import convert_model
+from denserk.models.model_folder import read_model_folder
 from denserk.models.text_encoder import TextEncoder
 from tests.support.canary_faults import FAULTS, REPRESENTATION, TEXT, own_setting
 from tests.support.tiny_models import write_tiny
@@ -194,6 +198,9 @@ def test_a_file_of_another_format_or_version_is_not_used(model, caplog):
         (lambda content: content["texts"][0].update(kind="title"), "title"),
         (lambda content: content.pop("kinds"), "no kinds"),
         (lambda content: content.update(dimension=0), "dimension"),
+        (lambda content: content["tolerances"].update(int8=-1), "tolerances.int8 that is -1"),
+        (lambda content: content["tolerances"].update(int8="1"), "tolerances.int8 that is 1"),
+        (lambda content: content.update(denserk={"representation": [1]}), "denserk.representation"),
     ],
 )
 def test_a_broken_file_is_an_error_that_names_it(model, change, found):
@@ -216,3 +223,77 @@ def test_distances_of_vectors_that_cannot_be_compared_are_infinite():
     assert cosine_distances([vectors_of([[np.nan, 1]])], [one]) == [float("inf")]
     assert cosine_distances([vectors_of([[1, 0, 0]])], [one]) == [float("inf")]
     assert cosine_distances([vectors_of([[1, 0], [1, 0]])], [one]) == [float("inf")]
+
+
+@pytest.mark.parametrize("representation", [None, {}])
+def test_a_canary_of_another_tool_may_have_whole_numbers_and_no_settings(model, representation):
+    path = model / CANARY_FILE
+    content = json.loads(path.read_text())
+    content["tolerances"] = {"float32": 1e-8, "int8": 1}
+    content["denserk"] = {"representation": representation}
+    path.write_text(json.dumps(content))
+    canary = read_canary(model)
+    assert canary is not None
+    assert canary.tolerances == {"float32": 1e-8, "int8": 1.0}
+    own_setting("representation", "representation", "cls")(model)
+    difference = first_difference(encoder_of(model).compare_with_canary())
+    assert difference is not None
+    assert difference.stage is Stage.POOLING
+
+
+def test_doctor_says_that_no_text_is_of_a_kind_that_it_encodes(model, capsys):
+    path = model / CANARY_FILE
+    content = json.loads(path.read_text())
+    content["kinds"] = {"text": content["kinds"]["passage"]}
+    for text in content["texts"]:
+        text["kind"] = "text"
+    path.write_text(json.dumps(content))
+    assert run(["doctor", "--model", str(model), "--device", "cpu"]) == 0
+    output = capsys.readouterr().out
+    assert "no texts of the kinds query or passage" in output
+    assert "is the model that was saved" not in output
+
+
+def test_the_vector_whose_length_changed_is_reported(model):
+    """Only the second text is longer now, so the message is not about the first one."""
+    canary = read_canary(model)
+    assert canary is not None
+    second = canary.of_kind(QUERY)[1]
+    texts = [
+        text._replace(vectors=text.vectors * 4) if text is second else text for text in canary.texts
+    ]
+    write_canary(model, replace(canary, texts=texts))
+    difference = first_difference(encoder_of(model).compare_with_canary())
+    assert difference is not None
+    assert difference.stage is Stage.NORMALISATION
+    assert difference.message == "a vector has the length 1, and had 4"
+
+
+def test_vectors_that_are_not_finite_are_reported_as_such(model):
+    encoder = encoder_of(model)
+    side = encoder.canary_side(QUERY)
+    not_finite = replace(
+        side, encode=lambda ids, settings: [np.full((1, 32), np.nan, np.float32) for _ in ids]
+    )
+    assert encoder.canary is not None
+    difference = compare(encoder.canary, not_finite).difference
+    assert difference is not None
+    assert difference.stage in (Stage.WEIGHTS, Stage.DIMENSIONS)
+
+
+@pytest.mark.parametrize("shorter", ["query", "document"])
+def test_untied_encoders_of_different_lengths_are_as_saved(tmp_path, shorter):
+    """Queries are cut at the positions of the encoder of passages, too, when a model is loaded."""
+    words = words_of_canary()
+    write_tiny(tmp_path / "plain", "bert", words)
+    stored = read_model_folder(tmp_path / "plain")
+    query, passage = stored.build(stored.representation, untie=True)
+    assert query is not passage
+    encoder = query if shorter == "query" else passage
+    encoder.backbone.config.max_position_embeddings = 40
+    tokenizer = load_tokenizer(tmp_path / "plain")
+    text = TextSettings(query_max_length=48, passage_max_length=48)
+    canary = canary_of({QUERY: query, PASSAGE: passage}, tokenizer, text, passage.settings)
+    assert canary is not None
+    assert canary.kinds[QUERY].max_length == 40
+    assert canary.kinds[PASSAGE].max_length == (48 if shorter == "query" else 40)

@@ -27,16 +27,18 @@ from denserk.tasks.analyze.miss_search import (
 
 LEAST_QUERIES_OF_HUB = 5
 DEPTH_FACTOR = 10  # duplicates are looked for among the first 10 K hits
-RERANKED_FACTOR = 5  # the reranker reads the first 5 K hits above a passage
+# the first 5 K hits are scored by the reranker, and encoded again in all dimensions
+RERANKED_FACTOR = 5
+NOWHERE = "not in the index, and not in the corpus"
 
 
 class Miss(NamedTuple):
-    """A relevant passage of a query, and its rank in the run; None if it is not within it."""
+    """A relevant passage that a run missed."""
 
     qid: str
     docid: str
     grade: int
-    rank: int | None
+    rank: int | None  # in the run; None if the run does not have it for the query
 
 
 class Trial(NamedTuple):
@@ -57,7 +59,9 @@ class Fix(NamedTuple):
 class Evidence:
     """What is known of a run and of its collection.
 
-    `texts` are those of the relevant passages and of the first hits, as far as there is a corpus.
+    `texts` are those of the analysed and judged passages and of the first hits, as far as the
+    corpus has them; none without a corpus. `queries` are all that are analysed; none without
+    topics.
     """
 
     settings: MissesSettings
@@ -81,7 +85,10 @@ class Evidence:
         return [docid for docid in self.grades[qid] if self.is_relevant(qid, docid)]
 
     def above(self, miss: Miss) -> Hits:
-        """Return the hits above a missed passage; none where its rank is not known."""
+        """Return the hits above a missed passage; none if it is not in the run.
+
+        Then, to leave out hits does not show which rank the passage would get.
+        """
         if miss.rank is None:
             return []
         return self.hits[miss.qid][: miss.rank - 1]
@@ -142,7 +149,7 @@ class IndexedAgain:
         if not self._is_absent(miss):
             return None
         if miss.docid not in self._evidence.texts:
-            return Trial("not in the index, and not in the corpus", None)
+            return Trial(NOWHERE, None)
         if self._dense is None or not len(scores[miss]):
             return Trial("index it", None)
         rank = self._dense.rank_with(miss.qid, miss.docid, float(scores[miss][0]))
@@ -152,7 +159,7 @@ class IndexedAgain:
 class RebuiltBm25:
     """The whole corpus is indexed, for passages that a BM25 index lacks.
 
-    `search` builds the index and returns the hits of all queries.
+    `search_rebuilt` builds the index and returns the hits of all queries.
     """
 
     cause = "absent"
@@ -160,30 +167,33 @@ class RebuiltBm25:
 
     def __init__(
         self,
+        evidence: Evidence,
         present_docids: Collection[str],
-        search: Callable[[], HitsByQuery],
+        search_rebuilt: Callable[[], HitsByQuery],
     ) -> None:
+        self._evidence = evidence
         self._present_docids = present_docids
-        self._search = search
-        self._hits: HitsByQuery | None = None
+        self._search_rebuilt = search_rebuilt
+        self._rebuilt_hits: HitsByQuery | None = None  # None: the index is not built yet
 
     def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
-        """Build the index again if it lacks one of the passages."""
-        trials: list[Trial | None] = []
-        for miss in misses:
-            is_absent = miss.rank is None and miss.docid not in self._present_docids
-            if is_absent and self._hits is None:
-                self._hits = self._search()
-            if is_absent and self._hits is not None:
-                hits = self._hits.get(miss.qid, [])
-                trials.append(Trial("index it", rank_of(hits, miss.docid)))
-            else:
-                trials.append(None)
-        return trials
+        """Build the index again if it lacks one of the passages that the corpus has."""
+        return [self._trial(miss) for miss in misses]
+
+    def _trial(self, miss: Miss) -> Trial | None:
+        """Return the trial of a passage; None if the index has it."""
+        if miss.rank is not None or miss.docid in self._present_docids:
+            return None
+        if miss.docid not in self._evidence.texts:
+            return Trial(NOWHERE, None)
+        if self._rebuilt_hits is None:
+            self._rebuilt_hits = self._search_rebuilt()
+        hits = self._rebuilt_hits.get(miss.qid, [])
+        return Trial("index it", rank_of(hits, miss.docid))
 
     def everywhere(self) -> Fix | None:
         """Return the hits of the new index."""
-        return None if self._hits is None else Fix(self._hits)
+        return None if self._rebuilt_hits is None else Fix(self._rebuilt_hits)
 
 
 class ExactSearch:
@@ -214,7 +224,10 @@ def scores_of_texts(
     misses: Iterable[Miss],
     texts_of: Callable[[Miss], Sequence[Passage]],
 ) -> dict[Miss, NDArray[np.float32]]:
-    """Return the scores of texts, several or none of each miss; equal texts are encoded once."""
+    """Return the scores, for the query of each miss, of the texts that `texts_of` returns for it.
+
+    A miss may have several texts, or none. Equal texts are encoded once.
+    """
     misses = list(misses)
     row_of_text: dict[tuple[str, str], int] = {}
     passages: list[Passage] = []
@@ -281,9 +294,9 @@ def find_hubs(first_hits: Iterable[Sequence[str]], percent: float) -> set[str]:
         query_count += 1
         for docid in docids:
             counts[docid] = counts.get(docid, 0) + 1
-    most = percent / 100 * query_count
+    limit = percent / 100 * query_count
     return {
-        docid for docid, count in counts.items() if count > most and count >= LEAST_QUERIES_OF_HUB
+        docid for docid, count in counts.items() if count > limit and count >= LEAST_QUERIES_OF_HUB
     }
 
 
@@ -312,7 +325,7 @@ class WithoutCopies:
     def _trial(self, miss: Miss) -> Trial | None:
         """Return the trial of a passage; None if no hit above it is a copy."""
         relevant = self._evidence.relevant(miss.qid)
-        different: list[str] = []  # of which none is a copy of another
+        different: list[str] = []  # hits of which none is a copy of another
         collapsed = 0
         for docid, _ in self._evidence.above(miss):
             if len(different) >= self._evidence.k:
@@ -351,7 +364,7 @@ class WithoutCopies:
 def is_unjudged_copy(
     evidence: Evidence, copies: NearCopies, qid: str, docid: str, relevant: Iterable[str]
 ) -> bool:
-    """Return whether nobody judged a hit, which is a copy of a relevant passage."""
+    """Return whether a hit is a copy of a relevant passage, and has no judgment itself."""
     if docid in evidence.grades[qid]:
         return False
     return any(copies.are_copies(docid, other) for other in relevant)
@@ -424,6 +437,8 @@ class RerankerPositives:
                     row_of_pair[miss.qid, docid] = len(queries)
                     queries.append(self._evidence.queries[miss.qid])
                     passages.append(self._evidence.texts[docid])
+        if not queries:
+            return [None] * len(misses)
         with track("scoring with the reranker", len(queries), "pairs") as progress:
             scores = self._scorer.score(queries, passages)
             progress.advance(len(queries))
@@ -456,7 +471,7 @@ class RerankerPositives:
 
 
 def _trial_of_reranker(miss: Miss, scores: Mapping[str, float]) -> Trial | None:
-    """Return the trial of a passage by the scores of it and of hits above it, by their ids."""
+    """Return the trial of a passage from the scores, by id, of it and of unjudged hits above it."""
     if miss.docid not in scores or miss.rank is None:
         return None
     preferred = [docid for docid, score in scores.items() if score >= scores[miss.docid]]

@@ -50,6 +50,7 @@ from denserk.tasks.analyze.miss_search import DenseSearch, HitsByQuery, indexed_
 from denserk.tasks.build_index import build_index
 
 PASSAGES_AT_ONCE = 1024  # that are tokenised together
+NO_TEXTS = "no texts of passages (--corpus)"
 
 
 class Changes:
@@ -68,37 +69,37 @@ class Changes:
         self._evidence = evidence
         self._corpus = corpus
         self._compute = compute
-        self._hit_count = max(map(len, evidence.hits.values()))
+        self._depth = max(map(len, evidence.hits.values()))  # of the run
         self.changes: list[Change] = []
         self.not_tried: dict[str, str] = {}  # why, by cause
         self.words: miss_queries.WeightOfWords | None = None
 
     def add_all(self, misses: Sequence[Miss]) -> None:
         """Open what is needed, and add the changes, the cheapest first."""
-        indexes = open_indexes(self._origin, self._compute, self._hit_count)
+        indexes = open_indexes(self._origin, self._compute, self._depth)
         dense = self._open_dense(indexes)
         has_texts = bool(self._evidence.texts)
-        if self._is_asked("absent"):
+        if self._is_selected("absent"):
             self._add_absent(misses, indexes, dense)
-        if dense is not None and self._is_asked("approximate"):
+        if dense is not None and self._is_selected("approximate"):
             self._add_exact_search(dense)
-        if dense is not None and has_texts and self._is_asked("outdated"):
+        if dense is not None and has_texts and self._is_selected("outdated"):
             self.changes.append(miss_passages.EncodedAgain(self._evidence, dense))
-        if self._is_asked("hub"):
+        if self._is_selected("hub"):
             self.changes.append(causes.WithoutHubs(self._evidence))
         if has_texts:
             self._add_copies()
-        if dense is not None and has_texts and self._is_asked("length"):
+        if dense is not None and has_texts and self._is_selected("length"):
             self._add_lengths(misses, dense)
-        if self._is_asked("words"):
+        if self._is_selected("words"):
             self._add_words()
-        if dense is not None and has_texts and self._is_asked("position"):
+        if dense is not None and has_texts and self._is_selected("position"):
             self.changes.append(miss_passages.SentenceInFront(self._evidence, dense))
-        if dense is not None and self._is_asked("subwords"):
+        if dense is not None and self._is_selected("subwords"):
             self.changes.append(miss_queries.RespelledQuery(self._evidence, dense))
 
-    def _is_asked(self, cause: str) -> bool:
-        """Return whether a cause is to be tried; note it if not."""
+    def _is_selected(self, cause: str) -> bool:
+        """Return whether --set causes lets a cause be tried; note the reason if not."""
         if not self._settings.causes or cause in self._settings.causes:
             return True
         self.not_tried[cause] = "not among --set causes"
@@ -109,7 +110,7 @@ class Changes:
         needs_vectors = ("approximate", "outdated", "length", "position", "subwords")
         needs_texts = ("outdated", "copies", "unjudged", "length", "position")
         if not self._evidence.texts:
-            self.not_tried |= dict.fromkeys(needs_texts, "no texts of passages (--corpus)")
+            self.not_tried |= dict.fromkeys(needs_texts, NO_TEXTS)
         if indexes.bm25 is not None:
             self.not_tried |= dict.fromkeys(needs_vectors, "the run is one of BM25")
             return None
@@ -141,7 +142,8 @@ class Changes:
         for opened in indexes.all:
             present_docids |= indexed_docids(opened, docids)
         if indexes.bm25 is not None and self._evidence.texts and self._evidence.queries:
-            self.changes.append(causes.RebuiltBm25(present_docids, self._search_rebuilt))
+            rebuilt = causes.RebuiltBm25(self._evidence, present_docids, self._search_rebuilt)
+            self.changes.append(rebuilt)
         else:
             self.changes.append(causes.IndexedAgain(self._evidence, dense, present_docids))
 
@@ -155,7 +157,7 @@ class Changes:
             paths = IndexPaths(corpus=self._origin.corpus, output=output)
             build_index(paths, IndexSettings(type=IndexType.BM25), bm25, reading)
             opened = open_index([output], SearchSettings(), self._compute)
-            return search_bm25(opened, self._evidence.queries, self._hit_count)
+            return search_bm25(opened, self._evidence.queries, self._depth)
 
     def _add_exact_search(self, dense: DenseSearch) -> None:
         """Add the changes of an approximate index, and of one of cut vectors."""
@@ -163,18 +165,22 @@ class Changes:
             self.changes.append(causes.ExactSearch(dense.exact_hits))
         elif not dense.opened.index.is_exhaustive:
             self.not_tried["approximate"] = "the vectors of the index are not there"
-        whole = with_all_dimensions(dense, self._compute)
-        if whole is not None and self._evidence.texts:
+        else:
+            self.not_tried["approximate"] = "the search is exact, in all dimensions"
+        if dense.passage_encoder.representation.truncate_dim is None:
+            return
+        if self._evidence.texts:
+            whole = with_all_dimensions(dense, self._compute)
             self.changes.append(miss_passages.FullDimensions(self._evidence, whole))
         elif dense.opened.index.is_exhaustive:
-            self.not_tried["approximate"] = "the search is exact, in all dimensions"
+            self.not_tried["approximate"] = "vectors are cut, and " + NO_TEXTS
 
     def _add_copies(self) -> None:
         """Add the changes of hits that are copies, or probably relevant."""
         copies = NearCopies(self._evidence.texts, self._settings.copy_overlap)
-        if self._is_asked("copies"):
+        if self._is_selected("copies"):
             self.changes.append(causes.WithoutCopies(self._evidence, copies))
-        if not self._is_asked("unjudged"):
+        if not self._is_selected("unjudged"):
             return
         self.changes.append(causes.CopiesJudged(self._evidence, copies))
         if self._settings.reranker is not None:
@@ -187,15 +193,14 @@ class Changes:
         """Add the changes of passages that are longer than the model's limit."""
         passages = miss_passages.LongPassages(self._evidence, dense)
         texts = self._evidence.texts
-        long_lengths = []
-        for docid in dict.fromkeys(miss.docid for miss in misses):
-            if docid in texts and passages.is_long(texts[docid]):
-                long_lengths.append(passages.length(texts[docid]))
-        if not long_lengths:
+        lengths = [passages.length(texts[miss.docid]) for miss in misses if miss.docid in texts]
+        longest = max(lengths, default=0)
+        if longest <= passages.limit:
             self.not_tried["length"] = f"no missed passage is longer than {passages.limit} tokens"
             return
         all_long = self._all_long_passages(passages)
-        new_limit = min(max(long_lengths), dense.passage_encoder.max_length or max(long_lengths))
+        most_positions = dense.passage_encoder.max_length
+        new_limit = longest if most_positions is None else min(longest, most_positions)
         if new_limit > passages.limit:
             self.changes.append(miss_passages.LongerLimit(passages, new_limit, all_long))
         self.changes.append(miss_passages.Windows(passages, all_long))
@@ -215,7 +220,7 @@ class Changes:
         return long_passages
 
     def _add_words(self) -> None:
-        """Add the weight of BM25."""
+        """Add the change of the weight that BM25 has in the score."""
         parts = self._fused_parts()
         if parts is None:
             return
@@ -228,7 +233,7 @@ class Changes:
         """Return the runs that are fused; None, with the reason noted, if BM25 is not known."""
         made_from = {} if self._origin.manifest is None else self._origin.manifest.made_from
         if "runs" in made_from:
-            return self._recorded_parts([run["name"] for run in made_from["runs"]])
+            return self._recorded_parts([run.get("name") or "" for run in made_from["runs"]])
         is_bm25_run = any(is_bm25(name) for name in self._origin.indexes)
         if self._settings.bm25 is None:
             reason = "the run is one of BM25" if is_bm25_run else "no BM25 (--bm25)"
@@ -240,9 +245,7 @@ class Changes:
         if Path(self._settings.bm25).is_dir() and not self._evidence.queries:
             self.not_tried["words"] = "no texts of queries (--topics)"
             return None
-        hits = bm25_hits(
-            self._settings.bm25, self._evidence.queries, self._compute, self._hit_count
-        )
+        hits = bm25_hits(self._settings.bm25, self._evidence.queries, self._compute, self._depth)
         runs_by_query = {
             qid: (list(dense_hits), hits.get(qid, []))
             for qid, dense_hits in self._evidence.hits.items()

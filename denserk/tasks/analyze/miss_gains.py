@@ -24,7 +24,10 @@ Trials = Mapping[Change, Sequence[Trial | None]]  # of each missed passage
 
 
 class Gain(NamedTuple):
-    """What a change adds to the measure, mean over queries, with its paired t interval of 95 %."""
+    """What a change adds to the measure: mean over queries, with its paired t interval of 95 %.
+
+    The interval is nan for a single query.
+    """
 
     cause: str
     change: str
@@ -91,7 +94,10 @@ class Evaluation:
         return Gain(cause, name, scope, difference.mean, difference.low, difference.high)
 
     def _moved(self, ranks: Mapping[Miss, int]) -> dict[str, Hits]:
-        """Return the hits with passages moved to the ranks that a change gives each of them."""
+        """Return the hits with missed passages at the ranks that a change gives each of them.
+
+        Of several in a query, those of better ranks are moved first.
+        """
         hits_by_query = dict(self._evidence.hits)
         for miss, rank in sorted(ranks.items(), key=lambda item: item[1]):
             others = [hit for hit in hits_by_query[miss.qid] if hit[0] != miss.docid]
@@ -100,13 +106,13 @@ class Evaluation:
         return hits_by_query
 
     def _gain_of_words(self, words: miss_queries.WeightOfWords) -> Gain:
-        """Return the gain of the best weight of BM25, chosen on other queries than it counts on."""
+        """Return the gain of the weight of BM25, which is chosen by cross-validation."""
         weights = sorted(words.weights)
         values_by_weight = [self._values(words.hits_with(weight)) for weight in weights]
         qids = sorted(self.base)
         table = np.array([[values[qid] for qid in qids] for values in values_by_weight])  # (W, Q)
-        values, chosen = cross_validated(table, FOLDS)
-        chosen_weights = sorted({weights[row] for row in chosen})
+        values, chosen_rows = cross_validated(table, FOLDS)
+        chosen_weights = sorted({weights[row] for row in chosen_rows})
         names = ", ".join(f"{weight:g}" for weight in chosen_weights)
         name = f"{words.name} (weight {names} by {FOLDS}-fold cross-validation)"
         return self._gain(words.cause, name, ALL_QUERIES, dict(zip(qids, values, strict=True)))
@@ -125,12 +131,13 @@ def cross_validated(table: np.ndarray, folds: int) -> tuple[list[float], list[in
     column_count = table.shape[1]
     fold_of_column = np.arange(column_count) % folds
     values = np.zeros(column_count)
-    chosen = []
+    chosen_rows = []
     for fold in range(min(folds, column_count)):
-        others = table[:, fold_of_column != fold]
-        means = others.mean(axis=1) if others.size else table.mean(axis=1)
-        row = int(means.argmax())
-        chosen.append(row)
         in_fold = fold_of_column == fold
+        other_folds = table[:, ~in_fold]
+        if not other_folds.size:  # a single column: nothing to choose by but itself
+            other_folds = table
+        row = int(other_folds.mean(axis=1).argmax())
+        chosen_rows.append(row)
         values[in_fold] = table[row, in_fold]
-    return values.tolist(), chosen
+    return values.tolist(), chosen_rows

@@ -46,7 +46,7 @@ COMPARED_QUERIES = 50
 
 @dataclass(frozen=True)
 class RunOrigin:
-    """What a run was made from, as far as it is given or recorded and still there."""
+    """What a run was made from: what was given, else what was recorded and still exists."""
 
     manifest: Manifest | None
     indexes: tuple[str, ...]  # of the run, or of the runs that it was fused or reranked from
@@ -67,15 +67,13 @@ def origin_of(settings: MissesSettings) -> RunOrigin:
                 "search without --max-passage, with judgments of passages",
             )
     made_from: Mapping[str, Any] = {} if manifest is None else manifest.made_from
-    topics = made_from.get("topics") or {}
-    for source in runs_of(made_from):
-        topics = topics or _topics_of_run(source.get("name") or "")
-    recorded_topics = topics.get("name")
     topics_name = settings.topics
     topics_fields = None
-    if topics_name is None and recorded_topics and Path(recorded_topics).exists():
-        topics_name = recorded_topics
-        topics_fields = tuple(topics.get("fields", ())) or None
+    recorded_topics = _recorded_topics(made_from)
+    recorded_name = recorded_topics.get("name")
+    if topics_name is None and recorded_name and Path(recorded_name).exists():
+        topics_name = recorded_name
+        topics_fields = tuple(recorded_topics.get("fields", ())) or None
     indexes = tuple(expanded(settings.index, "--index")) if settings.index else ()
     return RunOrigin(
         manifest,
@@ -87,6 +85,18 @@ def origin_of(settings: MissesSettings) -> RunOrigin:
     )
 
 
+def _recorded_topics(made_from: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what is recorded of a run's topics, or else of a run's that it was made from."""
+    if made_from.get("topics"):
+        topics: Mapping[str, Any] = made_from["topics"]
+        return topics
+    for source in runs_of(made_from):
+        topics = _topics_of_run(source.get("name") or "")
+        if topics:
+            return topics
+    return {}
+
+
 def _topics_of_run(run: str) -> Mapping[str, Any]:
     """Return what the manifest of a run records of its topics; nothing if it has none."""
     if not beside(run).is_file():
@@ -95,7 +105,10 @@ def _topics_of_run(run: str) -> Mapping[str, Any]:
 
 
 def recorded_indexes(run: str) -> tuple[str, ...]:
-    """Return the indexes that a run, or the runs that it was made from, searched; existing ones."""
+    """Return the indexes that a run, or the runs that it was made from, searched.
+
+    Only those that still exist.
+    """
     if not beside(run).is_file():
         return ()
     made_from = read_any_manifest(beside(run)).made_from
@@ -120,7 +133,7 @@ def _recorded_corpus(run: str, indexes: Sequence[str]) -> str | None:
 def read_texts(
     origin: RunOrigin, run: str, corpus: CorpusSettings, docids: Collection[str]
 ) -> dict[str, Passage]:
-    """Return the passages of some ids that the corpus has."""
+    """Return, by id, the passages that the corpus has; none without a corpus."""
     if origin.corpus is None:
         return {}
     passages = read_passages(origin.corpus, reading_of(origin, run, corpus))
@@ -156,7 +169,7 @@ def read_hits(path: str) -> dict[str, Hits]:
 
 
 class NotTriedError(Exception):
-    """A search cannot be repeated; the message says why."""
+    """A search cannot be repeated. The message is the reason; `Changes` notes it for the user."""
 
 
 class OpenIndexes(NamedTuple):
@@ -219,8 +232,7 @@ def open_dense_search(
         raise NotTriedError(f"{opened.name} names no model (--model)")
     made_from = {} if origin.manifest is None else origin.manifest.made_from
     run_model = made_from.get("model") or {}
-    deepest = max(map(len, hits.values()))
-    depth_settings = search_settings(origin.manifest, deepest)
+    depth = max(map(len, hits.values()))
     if compute.dtype is DtypeChoice.AUTO:
         compute = in_precision_of_index(opened, compute)
     query_encoder = load_query_encoder(
@@ -232,7 +244,7 @@ def open_dense_search(
     search = DenseSearch(
         opened=opened,
         exact=_open_full_vectors(opened, compute),
-        settings=depth_settings,
+        settings=search_settings(origin.manifest, depth),
         query_encoder=query_encoder,
         passage_encoder=passage_encoder,
         queries=list(queries.values()),
@@ -243,11 +255,9 @@ def open_dense_search(
     return search
 
 
-def with_all_dimensions(search: DenseSearch, compute: ComputeSettings) -> DenseSearch | None:
-    """Return a search by a model that cuts no dimension; None if the model of `search` does not."""
+def with_all_dimensions(search: DenseSearch, compute: ComputeSettings) -> DenseSearch:
+    """Return a search by the same model, which cuts no dimension."""
     encoder = search.passage_encoder
-    if encoder.representation.truncate_dim is None:
-        return None
     whole_encoder = TextEncoder(
         encoder.name,
         {"truncate_dim": None},
@@ -258,7 +268,10 @@ def with_all_dimensions(search: DenseSearch, compute: ComputeSettings) -> DenseS
 
 
 def _open_full_vectors(opened: OpenedIndex, compute: ComputeSettings) -> OpenedIndex | None:
-    """Open the vectors that an approximate index was built of, if they are still there."""
+    """Open the vectors that an approximate index was built of.
+
+    None for an index that is exact, or if the vectors no longer exist.
+    """
     if opened.index.is_exhaustive:
         return None
     names: list[str] = []
@@ -284,9 +297,9 @@ def _refuse_other_hits(search: DenseSearch, settings: MissesSettings) -> None:
     same_count = 0
     for query in queries:
         expected = {docid for docid, _ in search.hits[query.qid][: settings.k]}
-        found = {docid for docid, _ in hits_by_query[query.qid][: settings.k]}
+        repeated = {docid for docid, _ in hits_by_query[query.qid][: settings.k]}
         expected_count += len(expected)
-        same_count += len(expected & found)
+        same_count += len(expected & repeated)
     if same_count < LEAST_AGREEMENT * expected_count:
         raise NotTriedError(
             f"a search of {search.opened.name} by {search.query_encoder.name} returns "

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.data.sentences import split_sentences
-from denserk.data.splitting import windows, word_spans
+from denserk.data.splitting import Span, windows, word_spans
 from denserk.models.text_encoder import PASSAGE
 from denserk.records import Passage
 from denserk.tasks.analyze.miss_causes import (
@@ -24,13 +24,14 @@ from denserk.tasks.analyze.miss_search import (
     rank_of,
 )
 
-MOST_SENTENCES = 64  # of a passage, that are tried in front
+MOST_SENTENCES = 64  # of a passage: the first ones are tried in front
 NO_LIMIT = 1 << 20  # tokens
-MOVED = 0.01  # relative difference of scores from which a stored vector is another one
+# The relative difference of scores above which the stored vector is of an older text
+LEAST_CHANGE = 0.01
 
 
 class EncodedAgain:
-    """The passage is encoded as it is now; its stored vector is another one."""
+    """The passage is encoded as the corpus has it now: its stored vector is of an older text."""
 
     cause = "outdated"
     name = "encode again"
@@ -55,15 +56,15 @@ class EncodedAgain:
         return [] if passage is None else [passage]
 
     def _trial(self, miss: Miss, scores: NDArray[np.float32]) -> Trial | None:
-        """Return the trial of a passage; None if its score is the one that it had."""
+        """Return the trial of a passage; None if its text is not known, or scores no higher."""
         if not len(scores):
             return None
         score = float(scores[0])
         rivals = self._dense.rivals[miss.qid]
-        stored_scores = dict(rivals)
-        lowest = rivals[-1][1] if rivals else -np.inf
-        stored_score = stored_scores.get(miss.docid, lowest)
-        if score - stored_score <= MOVED * abs(stored_score):
+        lowest_score = rivals[-1][1] if rivals else -np.inf
+        # a passage that is not among the hits scores at most as much as the last one
+        stored_score = dict(rivals).get(miss.docid, lowest_score)
+        if score - stored_score <= LEAST_CHANGE * abs(stored_score):
             return None
         return Trial("encode it again", self._dense.rank_with(miss.qid, miss.docid, score))
 
@@ -71,8 +72,8 @@ class EncodedAgain:
 class FullDimensions:
     """Vectors keep all their dimensions: the first hits and the passage are encoded again.
 
-    `whole` is the search with a model that cuts no dimension. Only passages among the hits of the
-    run are compared.
+    `whole` is the search with a model that cuts no dimension. A missed passage is compared with the
+    first hits of the run alone.
     """
 
     cause = "approximate"
@@ -84,30 +85,35 @@ class FullDimensions:
 
     def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
         """Encode the first hits and the missed passages, and order them."""
-        settings = self._evidence.settings
-        depth = RERANKED_FACTOR * settings.k
-        docids_by_query: dict[str, dict[str, None]] = {}
+        depth = RERANKED_FACTOR * self._evidence.k
+        docids_by_query = self._compared_docids(misses, depth)
+        row_of_docid: dict[str, int] = {}
+        for docids in docids_by_query.values():
+            for docid in docids:
+                row_of_docid.setdefault(docid, len(row_of_docid))
+        passages = [self._evidence.texts[docid] for docid in row_of_docid]
+        vectors = self._whole.encode("encoding all dimensions", passages)
+        hits_by_query = {}
+        for qid, docids in docids_by_query.items():
+            rows = [row_of_docid[docid] for docid in docids]
+            scores = self._whole.scores(qid, vectors[rows]).tolist()
+            hits = zip(docids, scores, strict=True)
+            hits_by_query[qid] = sorted(hits, key=lambda hit: hit[1], reverse=True)
+        change = f"keep all dimensions (among the first {depth} hits)"
+        return [Trial(change, rank_of(hits_by_query[miss.qid], miss.docid)) for miss in misses]
+
+    def _compared_docids(self, misses: Sequence[Miss], depth: int) -> dict[str, list[str]]:
+        """Return, by query, the first hits and then the missed passages whose texts are known."""
+        docids_by_query: dict[str, dict[str, None]] = {}  # in their order, each once
         for miss in misses:
             if miss.qid not in docids_by_query:
                 first_hits = self._evidence.hits[miss.qid][:depth]
                 docids_by_query[miss.qid] = dict.fromkeys(docid for docid, _ in first_hits)
             docids_by_query[miss.qid][miss.docid] = None
-        texts = self._evidence.texts
-        needed: dict[str, None] = {}
-        for docids in docids_by_query.values():
-            needed |= {docid: None for docid in docids if docid in texts}
-        passages = [texts[docid] for docid in needed]
-        vectors = self._whole.encode("encoding all dimensions", passages)
-        row_of = {docid: row for row, docid in enumerate(needed)}
-        hits_by_query = {}
-        for qid, docids in docids_by_query.items():
-            encoded = [docid for docid in docids if docid in row_of]
-            rows = [row_of[docid] for docid in encoded]
-            scores = self._whole.scores(qid, vectors[rows]).tolist()
-            ranked = sorted(zip(encoded, scores, strict=True), key=lambda hit: hit[1], reverse=True)
-            hits_by_query[qid] = ranked
-        name = f"keep all dimensions (among the first {depth} hits)"
-        return [Trial(name, rank_of(hits_by_query[miss.qid], miss.docid)) for miss in misses]
+        return {
+            qid: [docid for docid in docids if docid in self._evidence.texts]
+            for qid, docids in docids_by_query.items()
+        }
 
     def everywhere(self) -> Fix | None:
         """Hits beyond the first are not encoded again."""
@@ -116,7 +122,7 @@ class FullDimensions:
 
 @dataclass
 class LongPassages:
-    """The passages that are longer than the limit of the model."""
+    """Tells which passages are longer than the length limit under which the index was encoded."""
 
     evidence: Evidence
     dense: DenseSearch
@@ -139,7 +145,7 @@ class LongPassages:
         return self.length(passage) > self.limit
 
     def long_ones(self, passages: Sequence[Passage]) -> list[Passage]:
-        """Return which of some passages are cut."""
+        """Return which passages are cut: as `is_long`, with many tokenised together."""
         tokenizer = self.dense.passage_encoder.sides[PASSAGE].tokenizer
         ids_of_passages = tokenizer.passages(passages, NO_LIMIT)
         long = []
@@ -171,25 +177,24 @@ class LongerLimit:
         """Encode the long ones among the passages, and rank them among the hits."""
         texts = self._passages.evidence.texts
         dense = self._passages.dense
-        long: dict[str, Passage] = {}
+        long_passages: dict[str, Passage] = {}
         for miss in misses:
             passage = texts.get(miss.docid)
             if passage is not None and self._passages.is_long(passage):
-                long[miss.docid] = passage
-        passages = list(long.values())
+                long_passages[miss.docid] = passage
         task = f"encoding {self._new_limit} tokens"
-        vectors = dense.encode_longer(task, passages, self._new_limit)
-        row_of = {docid: row for row, docid in enumerate(long)}
+        vectors = dense.encode_longer(task, list(long_passages.values()), self._new_limit)
+        row_of_docid = {docid: row for row, docid in enumerate(long_passages)}
         trials: list[Trial | None] = []
         for miss in misses:
-            if miss.docid not in row_of:
+            if miss.docid not in row_of_docid:
                 trials.append(None)
                 continue
-            row = row_of[miss.docid]
+            row = row_of_docid[miss.docid]
             (score,) = dense.scores(miss.qid, vectors[row : row + 1])
-            limit = min(self._new_limit, self._passages.length(long[miss.docid]))
+            token_count = min(self._new_limit, self._passages.length(long_passages[miss.docid]))
             rank = dense.rank_with(miss.qid, miss.docid, float(score))
-            trials.append(Trial(f"encode {limit} tokens of it", rank))
+            trials.append(Trial(f"encode {token_count} tokens of it", rank))
         return trials
 
     def everywhere(self) -> Fix | None:
@@ -234,21 +239,25 @@ class Windows:
         passage = self._passages.evidence.texts.get(miss.docid)
         if passage is None or not self._passages.is_long(passage):
             return []
-        spans = list(word_spans(passage.text))
-        words_within = int(len(spans) * self._passages.limit / self._passages.length(passage))
-        _, end_within = spans[max(words_within, 1) - 1]
+        words = list(word_spans(passage.text))
+        if not words:  # its title alone is long
+            return []
+        _, end_within_limit = words[max(int(self._words_within_limit(passage, words)), 1) - 1]
         return [
             passage._replace(text=passage.text[start:end])
             for start, end in self._window_spans(passage)
-            if end > end_within
+            if end > end_within_limit
         ]
 
-    def _window_spans(self, passage: Passage) -> Iterator[tuple[int, int]]:
-        """Yield where the windows of a passage start and end."""
-        spans = list(word_spans(passage.text))
-        words_within = len(spans) * self._passages.limit / self._passages.length(passage)
-        size = max(1, int(words_within / 2))
-        yield from windows(spans, size, ceil(size / 2))
+    def _window_spans(self, passage: Passage) -> Iterator[Span]:
+        """Yield where the windows of a passage's text start and end."""
+        words = list(word_spans(passage.text))
+        size = max(1, int(self._words_within_limit(passage, words) / 2))
+        yield from windows(words, size, ceil(size / 2))
+
+    def _words_within_limit(self, passage: Passage, words: Sequence[Span]) -> float:
+        """Return about how many words of a passage's text the model reads."""
+        return len(words) * self._passages.limit / self._passages.length(passage)
 
     def everywhere(self) -> Fix | None:
         """Cut all long passages of the collection; each counts with its best window."""
@@ -292,10 +301,10 @@ class SentenceInFront:
         passage = self._evidence.texts.get(miss.docid)
         if passage is None:
             return []
-        sentences = split_sentences(passage.text)[:MOST_SENTENCES]
+        sentences = split_sentences(passage.text)
         return [
             passage._replace(text=" ".join(with_item_first(sentences, position)))
-            for position in range(1, len(sentences))
+            for position in range(1, min(len(sentences), MOST_SENTENCES))
         ]
 
     def everywhere(self) -> Fix | None:

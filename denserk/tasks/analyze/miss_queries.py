@@ -20,8 +20,8 @@ from denserk.tasks.analyze.miss_search import (
     rank_of,
 )
 
-MANY_SUBWORDS = 4  # subword tokens of a word that the model hardly knows
-SIMILAR = 0.75  # of two spellings, by difflib
+MANY_SUBWORDS = 4  # a word of so many subword tokens is one that the model hardly knows
+LEAST_SIMILARITY = 0.75  # of two spellings of a word, by difflib
 OUTER_PUNCTUATION = "\"'()[]{}.,;:!?\u2018\u2019\u201c\u201d\u00ab\u00bb"
 
 
@@ -59,14 +59,15 @@ class WeightOfWords:
         fused = self._fused.get(miss.qid)
         if fused is None or miss.docid not in fused.docids:
             return None
-        row = fused.docids.index(miss.docid)
-        own_scores = fused.scores[:, row : row + 1]  # (W, 1)
-        ties_above = (fused.scores[:, :row] == own_scores).sum(axis=1)
-        ranks = (fused.scores > own_scores).sum(axis=1) + ties_above + 1  # (W,)
-        within = np.flatnonzero(ranks <= self._evidence.k)
-        best = int(within[0]) if len(within) else int(ranks.argmin())
-        change = f"fuse with weight {self.weights[best]:g} of BM25"
-        return Trial(change, int(ranks[best]))
+        column = fused.docids.index(miss.docid)
+        passage_scores = fused.scores[:, column : column + 1]  # (W, 1)
+        higher_scores = (fused.scores > passage_scores).sum(axis=1)
+        ties_above = (fused.scores[:, :column] == passage_scores).sum(axis=1)
+        ranks = higher_scores + ties_above + 1  # (W,)
+        bringing_in = np.flatnonzero(ranks <= self._evidence.k)
+        chosen = int(bringing_in[0]) if len(bringing_in) else int(ranks.argmin())
+        change = f"fuse with weight {self.weights[chosen]:g} of BM25"
+        return Trial(change, int(ranks[chosen]))
 
     def hits_with(self, weight: float) -> dict[str, Hits]:
         """Return the hits of all queries with a weight of the grid."""
@@ -101,13 +102,13 @@ def _fuse(
     contributions = score_contributions(runs, fusion)
     docids = sorted(contributions, reverse=True)
     values = np.array([contributions[docid] for docid in docids]).reshape(-1, 2)  # (N, 2)
-    second = np.array(weights)
-    scores = np.outer(1 - second, values[:, 0]) + np.outer(second, values[:, 1])
+    bm25_weights = np.array(weights)  # (W,)
+    scores = np.outer(1 - bm25_weights, values[:, 0]) + np.outer(bm25_weights, values[:, 1])
     return _FusedScores(docids, scores)
 
 
 class RespelledQuery:
-    """Words of the query that the model reads as many subword tokens are spelled otherwise."""
+    """Broken words of the query, those that are many subword tokens, are spelled otherwise."""
 
     cause = "subwords"
     name = "spell broken words otherwise"
@@ -226,7 +227,7 @@ def nearest_word(word: str, words: Collection[str]) -> str:
     'photosynthesis'
     """
     lowered = {candidate.lower(): candidate for candidate in sorted(words)}
-    matches = difflib.get_close_matches(word.lower(), sorted(lowered), n=1, cutoff=SIMILAR)
+    matches = difflib.get_close_matches(word.lower(), sorted(lowered), n=1, cutoff=LEAST_SIMILARITY)
     return lowered[matches[0]] if matches else word
 
 
@@ -238,6 +239,7 @@ def replace_words(text: str, new_words: Mapping[str, str]) -> str:
     """
     for word, new_word in new_words.items():
         pattern = rf"(?<!\w){re.escape(word)}(?!\w)"
-        literal = new_word.replace("\\", r"\\")
-        text = re.sub(pattern, literal, text)
+        # a template of re.sub would interpret a backslash
+        template = new_word.replace("\\", r"\\")
+        text = re.sub(pattern, template, text)
     return text

@@ -36,8 +36,8 @@ def rank_of(hits: Hits, docid: str) -> int | None:
 def rank_of_score(hits: Hits, docid: str, score: float, depth: int) -> int | None:
     """Return the rank that a passage would have with a score, among other hits.
 
-    A hit with the same score stands above it. None: it would stand below the `depth` hits that a
-    search returns.
+    A hit with the same score stands above it. None: it would stand below all of the `depth` hits
+    that a search returns, where other passages may be better.
 
     >>> hits = [("d1", 3.0), ("d2", 2.0), ("d3", 1.0)]
     >>> rank_of_score(hits, "d3", 2.5, depth=3), rank_of_score(hits, "d4", 0.5, depth=3)
@@ -61,15 +61,15 @@ def with_scores(hits: Hits, new_scores: Mapping[str, float]) -> Hits:
 
 def indexed_docids(opened: OpenedIndex, docids: Iterable[str]) -> set[str]:
     """Return which of some passages an index has."""
-    wanted_docids = set(docids)
+    requested_docids = set(docids)
     present_docids: set[str] = set()
-    if not wanted_docids:
+    if not requested_docids:
         return present_docids
     passage_count = len(opened.index) // opened.vectors_per_passage
     with track(f"reading ids of {opened.name}", passage_count, "passages") as progress:
         for first in range(0, passage_count, IDS_AT_ONCE):
             numbers = np.arange(first, min(first + IDS_AT_ONCE, passage_count))
-            present_docids.update(wanted_docids.intersection(opened.ids(numbers)))
+            present_docids.update(requested_docids.intersection(opened.ids(numbers)))
             progress.advance(len(numbers))
     return present_docids
 
@@ -111,7 +111,7 @@ class DenseSearch:
     def search_in(
         self, opened: OpenedIndex, settings: SearchSettings, queries: Sequence[Query]
     ) -> dict[str, Hits]:
-        """Return the hits of queries, of which each has an id of its own, in an index."""
+        """Return the hits of queries in an index, by query id; no two queries share an id."""
         if queries is self.queries:
             vectors = self.query_vectors
         else:
@@ -168,9 +168,10 @@ class DenseSearch:
         return rank_of_score(self.rivals[qid], docid, score, self.settings.hits)
 
     def merged(self, docids: Sequence[str], passage_vectors: Vectors) -> dict[str, Hits]:
-        """Return the hits of all queries where some passages have other vectors.
+        """Return the hits of all queries if some passages had other vectors.
 
-        passage_vectors: (P, S, D), of P passages; of one that is there twice, the better counts.
+        passage_vectors: (P, S, D), of the P passages that `docids` names. A passage that it names
+        several times has the best of its scores.
         """
         hits_by_query = {}
         for qid, hits in self.rivals.items():
@@ -182,7 +183,10 @@ class DenseSearch:
 
 
 def _with_exact_scores(hits: Hits, exact_hits: Hits) -> Hits:
-    """Return hits with the scores of an exact search, those beyond it with its lowest one."""
+    """Return hits with the scores of an exact search.
+
+    A hit that the exact search did not return gets the lowest score that it returned.
+    """
     exact_scores = dict(exact_hits)
     lowest = min(exact_scores.values(), default=-np.inf)
     rescored = [(docid, exact_scores.get(docid, lowest)) for docid, _ in hits]

@@ -79,6 +79,7 @@ def analyze_misses(
     run_hits = read_hits(settings.run)
     grades = _read_grades(settings, run_hits)
     hits = {qid: run_hits[qid] for qid in grades}
+    _warn_of_shallow_run(settings, hits)
     passages_to_analyse = _chosen_passages(settings, grades, hits)
     evidence = Evidence(
         settings=settings,
@@ -88,11 +89,11 @@ def analyze_misses(
         texts=_texts_of(settings, origin, corpus, passages_to_analyse, grades, hits),
         hubs=_hubs(settings, run_hits),
     )
-    found, misses = _without_found(passages_to_analyse, settings.k)
+    found_passages, misses = _split_found(passages_to_analyse, settings.k)
     tried = Changes(settings, origin, evidence, corpus, compute)
     tried.add_all(misses)
     trials = {change: change.try_change(misses) for change in tried.changes}
-    passages = (*found, *_name_causes(misses, trials, settings.k))
+    passages = (*found_passages, *_name_causes(misses, trials, settings.k))
     write_misses(settings.output, settings.run, passages)
     evaluation = Evaluation(measure, evidence)
     gains = list(evaluation.gains(tried, misses, trials))
@@ -127,12 +128,18 @@ def _refuse_unknown_causes(names: Sequence[str]) -> None:
 
 
 def _read_grades(settings: MissesSettings, run_hits: HitsByQuery) -> dict[str, dict[str, int]]:
-    """Return the grades of the queries that are analysed: a sample of those with relevant ones."""
+    """Return the judgments of the queries that are analysed.
+
+    They are a sample of those that have a relevant passage, and hits in the run.
+    """
     judged = read_qrels_map(settings.qrels)
     level = settings.relevance_level
     answerable = [
         qid for qid, grades in judged.items() if any(grade >= level for grade in grades.values())
     ]
+    if not answerable:
+        message = f"no passage of a grade of {level} or more"
+        raise InputError(settings.qrels, None, message, "relevant passages", "give another -l")
     answered = [qid for qid in answerable if qid in run_hits]
     if not answered:
         raise MismatchError(
@@ -148,6 +155,17 @@ def _read_grades(settings: MissesSettings, run_hits: HitsByQuery) -> dict[str, d
     if len(sample) < len(answered):
         logger.info(f"{len(sample):,} of {len(answered):,} queries are analysed (--sample)")
     return {qid: judged[qid] for qid in sample}
+
+
+def _warn_of_shallow_run(settings: MissesSettings, hits: HitsByQuery) -> None:
+    """Warn of a run that has fewer hits than the ranks within which passages count as found."""
+    depth = max(map(len, hits.values()))
+    if depth < settings.k:
+        logger.warning(
+            f"{settings.run} has at most {depth:,} hits a query, and -k is {settings.k:,}: "
+            "passages below its last hit count as missed, and most changes look no deeper; search "
+            f"with --hits {10 * settings.k}, or give a smaller -k"
+        )
 
 
 def _chosen_passages(settings: MissesSettings, grades: Grades, hits: HitsByQuery) -> list[Miss]:
@@ -202,16 +220,16 @@ def _hubs(settings: MissesSettings, run_hits: HitsByQuery) -> set[str]:
     return causes.find_hubs(first_hits, settings.hub_share)
 
 
-def _without_found(passages: Sequence[Miss], k: int) -> tuple[list[MissedPassage], list[Miss]]:
+def _split_found(passages: Sequence[Miss], k: int) -> tuple[list[MissedPassage], list[Miss]]:
     """Return the rows of passages among the first K hits, and the passages that are missed."""
-    found = []
+    found_passages = []
     misses = []
     for passage in passages:
         if passage.rank is not None and passage.rank <= k:
-            found.append(MissedPassage(*passage, FOUND))
+            found_passages.append(MissedPassage(*passage, FOUND))
         else:
             misses.append(passage)
-    return found, misses
+    return found_passages, misses
 
 
 def _name_causes(misses: Sequence[Miss], trials: Trials, k: int) -> Iterator[MissedPassage]:

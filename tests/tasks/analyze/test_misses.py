@@ -3,7 +3,7 @@
 import csv
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,12 +13,13 @@ from denserk.commands.retrieve import encode, fuse, index, search
 from denserk.config.analysis import MissesSettings
 from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import FusionMethod, FusionSettings
-from denserk.errors import MismatchError, UsageError
+from denserk.errors import InputError, MismatchError, UsageError
 from denserk.evaluation.near_copies import NearCopies
 from denserk.io.misses import COLUMNS, MissedPassage, read_cause_counts
+from denserk.models.cross_encoder import PairScorer
 from denserk.records import Passage
 from denserk.tasks.analyze import miss_causes as causes
-from denserk.tasks.analyze import miss_queries
+from denserk.tasks.analyze import miss_passages, miss_queries
 from denserk.tasks.analyze.miss_causes import Evidence, Miss, Trial
 from denserk.tasks.analyze.misses import analyze_misses
 from tests.benchmarks import miss_replays
@@ -280,6 +281,62 @@ def test_all_dimensions_are_tried_where_vectors_are_cut(folder, tiny):
     assert reasons["hub"] == "not among --set causes"
     brought_in = {row.docid for row in result.passages if row.cause == "approximate"}
     assert brought_in == {best} - {ranked("cut.trec", "q3")[0]}
+
+
+def test_cut_vectors_without_a_corpus_say_what_is_lacking(folder, tiny):
+    (folder / "elsewhere.jsonl").write_text((folder / "corpus.jsonl").read_text())
+    encode(model=tiny(), corpus="elsewhere.jsonl", output="cut", truncate_dim=3, **COMPUTE)
+    search(index="cut", topics="queries.tsv", output="cut.trec")
+    (folder / "elsewhere.jsonl").unlink()
+    result = analysed(run="cut.trec")
+    reasons = {cause.cause: cause.not_tried for cause in result.causes}
+    assert reasons["approximate"] == "vectors are cut, and no texts of passages (--corpus)"
+
+
+def test_a_long_title_without_a_text_has_no_windows(folder, tiny):
+    title = " ".join(["red blue green old big small night day"] * 4)
+    with Path("corpus.jsonl").open("a") as corpus:
+        corpus.write(json.dumps({"_id": "long", "title": title, "text": ""}) + "\n")
+    encode(model=tiny(), corpus="corpus.jsonl", output="titles", passage_max_length=16, **COMPUTE)
+    search(index="titles", topics="queries.tsv", output="titles.trec")
+    qid = next(qid for qid in ("q1", "q2", "q3") if ranked("titles.trec", qid)[0] != "long")
+    qrels = write_qrels(folder / "q.txt", {(qid, "long"): 1})
+    result = analysed(run="titles.trec", qrels=qrels)
+    assert {cause.cause: cause.not_tried for cause in result.causes}["length"] == ""
+
+
+def test_a_sentence_in_front_leaves_no_other_sentence_out():
+    text = " ".join(f"Sentence {number} ends." for number in range(70))
+    of_query = evidence({"q": ["d1"]}, {"q": {"long": 1}}, texts={"long": text})
+    change = miss_passages.SentenceInFront(of_query, dense=cast(Any, None))
+    orders = change._orders(Miss("q", "long", 1, None))
+    assert len(orders) == miss_passages.MOST_SENTENCES - 1
+    assert all("Sentence 69 ends." in passage.text for passage in orders)
+
+
+def test_a_reranker_is_not_used_for_passages_outside_the_run(tiny_reranker):
+    of_query = evidence({"q": ["d1", "d2"]}, {"q": {"d3": 1}}, texts=TEXTS)
+    change = causes.RerankerPositives(of_query, PairScorer(str(tiny_reranker()), compute=CPU))
+    assert trial_of(change, "q", "d3", 1, None) is None
+
+
+def test_judgments_without_a_relevant_passage_are_rejected(folder):
+    qrels = write_qrels(folder / "q.txt", {("q1", "d1"): 1})
+    with pytest.raises(InputError, match="no passage of a grade of 3 or more"):
+        analysed(qrels=qrels, relevance_level=3)
+
+
+def test_a_run_that_is_less_deep_than_k_is_warned_of(folder, caplog):
+    search(index="vectors", topics="queries.tsv", output="short.trec", hits=2)
+    analysed(run="short.trec", k=3)
+    assert "at most 2 hits a query, and -k is 3" in caplog.text
+
+
+def test_a_table_that_is_not_csv_is_an_error(tmp_path):
+    path = tmp_path / "misses.csv"
+    path.write_bytes((",".join(COLUMNS) + "\nrun,q\r1,d1").encode())
+    with pytest.raises(InputError, match="not CSV"):
+        read_cause_counts(path)
 
 
 def test_an_unknown_cause_is_rejected(folder):
