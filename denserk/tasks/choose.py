@@ -54,6 +54,7 @@ from denserk.tasks.choose_inputs import (
     JudgedQueries,
     RetrieverFactory,
     System,
+    check_relevant_passages,
     deciding_measure,
     parse_candidates,
     read_judged_queries,
@@ -137,6 +138,7 @@ def _read_queries(settings: ChooseSettings) -> QueriesByPurpose:
             f"{settings.qrels} judges one query, which decides nothing",
             "give judgments of some hundred queries",
         )
+    check_relevant_passages(deciding)
     training = None
     if settings.train_qrels is not None:
         topics = settings.train_topics or settings.topics

@@ -562,7 +562,11 @@ class FinetunedEncoder(Encoder):
         mining = MiningSettings(
             depth=MINING_DEPTH, num_negatives=settings.finetune_negatives, skip_missing=True
         )
-        mine_negatives(mining_paths, mining, inputs.corpus)
+        try:
+            mine_negatives(mining_paths, mining, inputs.corpus)
+        except MismatchError as error:
+            hint = f"check that {settings.train_qrels} judges passages of {settings.corpus}"
+            raise MismatchError(error.message, hint) from error
 
     def _train(self) -> None:
         """Train the model, or continue its training."""

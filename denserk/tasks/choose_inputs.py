@@ -1,5 +1,6 @@
 """What `denserk choose` compares by: candidates from their expressions, and judged queries."""
 
+import logging
 import os
 import re
 from collections.abc import Sequence
@@ -45,6 +46,8 @@ from denserk.tasks.choose_candidates import (
     RunFile,
     SharedInputs,
 )
+
+logger = logging.getLogger(__name__)
 
 FINETUNE = "finetune:"
 BM25 = "bm25"
@@ -281,6 +284,25 @@ def read_judged_queries(topics: str, qrels: str, settings: ChooseSettings) -> Ju
     qids = sorted(queries_by_qid)
     queries = [queries_by_qid[qid] for qid in qids]
     return JudgedQueries(queries, {qid: judgments[qid] for qid in qids}, topics, qrels)
+
+
+def check_relevant_passages(queries: JudgedQueries) -> None:
+    """Raise a MismatchError if no query has a relevant passage; warn of those without one."""
+    unanswerable_qids = [
+        query.qid for query in queries.queries if max(queries.judgments[query.qid].values()) <= 0
+    ]
+    count = len(queries.queries)
+    if len(unanswerable_qids) == count:
+        raise MismatchError(
+            f"{queries.qrels} judges no passage of the {count:,} queries relevant: every system "
+            "would have the value 0",
+            "relevant passages have a grade above 0",
+        )
+    if unanswerable_qids:
+        logger.warning(
+            f"{queries.qrels} judges no passage relevant for {len(unanswerable_qids):,} of the "
+            f"{count:,} queries ({first_names(unanswerable_qids)}); they count as 0"
+        )
 
 
 def refuse_overlap(queries: JudgedQueries, others: JudgedQueries, reason: str) -> None:

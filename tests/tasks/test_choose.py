@@ -537,6 +537,25 @@ def test_runs_of_one_name_need_another(settings, tmp_path):
     assert "another=good.trec" in error.value.hint
 
 
+def test_queries_without_a_relevant_passage(settings, tmp_path, caplog):
+    qrels = tmp_path / "qrels.txt"
+    lines = [f"q{n} 0 p{n} {0 if n < 3 else 1}\n" for n in range(10)]
+    qrels.write_text("".join(lines))
+    choose(settings("good.trec", "bad.trec", qrels=str(qrels)))
+    assert "for 3 of the 10 queries" in caplog.text
+    qrels.write_text("".join(lines[:3]))
+    with pytest.raises(MismatchError, match="no passage of the 3 queries relevant"):
+        choose(settings("good.trec", "bad.trec", qrels=str(qrels), overwrite=True))
+
+
+def test_training_judgments_of_another_corpus(settings, tmp_path):
+    (tmp_path / "train.txt").write_text("q41 0 nowhere 1\n")
+    options = {"train_qrels": str(tmp_path / "train.txt")}
+    with pytest.raises(MismatchError) as error:
+        choose(settings("finetune:model", "good.trec", **options))
+    assert "train.txt judges passages of corpus.jsonl" in error.value.hint
+
+
 def test_topics_that_are_read_twice_are_files(settings):
     with pytest.raises(UsageError, match="--train-topics -"):
         settings("bm25", "model", train_qrels="train.txt", train_topics="-")
