@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 from denserk.api.inputs import RunLike, TextsLike, is_path, path_text, store_input
 from denserk.api.options import ChooseOptions, PathName
 from denserk.api.signatures import CHOOSE, documented
+from denserk.config.candidate_expressions import LABEL
 from denserk.config.choosing import ChooseSettings
 from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import build
+from denserk.errors import UsageError
 
 if TYPE_CHECKING:
     from denserk.evaluation.choice import Choice
@@ -60,13 +62,21 @@ def stored(value: Any, option: str, path: Path) -> str:
 
 
 def stored_candidates(candidates: Any, folder: Path) -> list[str]:
-    """Return candidates as expressions; runs in memory are written to a folder."""
+    """Return candidates as expressions; runs in memory are written to a folder.
+
+    Raise a UsageError for a name that an expression could not have in front.
+    """
     if isinstance(candidates, str):
         return [candidates]
     if not isinstance(candidates, Mapping):
         return [path_text(candidate, "candidates") for candidate in candidates]
     expressions = []
     for number, (name, candidate) in enumerate(candidates.items(), start=1):
+        if not isinstance(name, str) or LABEL.fullmatch(name) is None:
+            raise UsageError(
+                f"candidates: {name!r} is no name: it has letters, digits and . _ - alone",
+                "for example {'hybrid': 'bm25+minilm'}",
+            )
         path = stored(candidate, "run", folder / f"run{number}.trec")
         expressions.append(f"{name}={path}")
     return expressions

@@ -404,7 +404,7 @@ def choose(settings: ChooseSettings, corpus: CorpusSettings, compute: ComputeSet
     choice = task(settings, corpus, compute)
     print_table(HEADER, [table_row(system, choice) for system in choice.systems])
     logger.info(sentence(choice))
-    _log_open_differences(choice)
+    _log_undecided_differences(choice)
     if choice.test is not None:
         _log_test(choice.test)
     if choice.commands:
@@ -415,12 +415,12 @@ def choose(settings: ChooseSettings, corpus: CorpusSettings, compute: ComputeSet
     logger.info(f"{page}: report, {page.stat().st_size / 1000:,.0f} kB")
 
 
-def _log_open_differences(choice: "Choice") -> None:
+def _log_undecided_differences(choice: "Choice") -> None:
     """Log what would decide, and how to go on."""
-    from denserk.evaluation.choice import Outcome, open_sentence
+    from denserk.evaluation.choice import Outcome, undecided_sentence
 
     for difference in choice.undecided:
-        logger.info(open_sentence(difference, choice))
+        logger.info(undecided_sentence(difference, choice))
     if choice.cheapest is not None and len(choice.best) > 1:
         logger.info(f"the fastest of these: {choice.cheapest.name}")
     if choice.outcome is Outcome.BUDGET:

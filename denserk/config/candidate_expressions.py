@@ -14,7 +14,8 @@ from typing import NamedTuple, NoReturn, TypeAlias
 from denserk.errors import UsageError
 
 TOKEN = re.compile(r"\s*(>>|[+*%()]|[^\s+*%()>]+)")
-LABEL = re.compile(r"(?P<label>[A-Za-z0-9_.-]+)\s*=\s*(?P<text>.+)", re.DOTALL)
+LABEL = re.compile(r"[A-Za-z0-9_.-]+")
+LABELLED = re.compile(rf"(?P<label>{LABEL.pattern})\s*=\s*(?P<text>.+)", re.DOTALL)
 NUMBER = re.compile(r"\d+(\.\d+)?")
 OPERATORS = (">>", "+", "*", "%", "(", ")")
 EXAMPLES = "for example bm25, ./model, bm25+minilm, '0.3*bm25+0.7*minilm' or 'bm25%50>>./reranker'"
@@ -89,17 +90,19 @@ Name(name='minilm')), weights=None))
     'bm25%50>>a/reranker'
     """
     text = text.strip()
+    if not text:
+        raise UsageError("--candidates: an empty text is no retriever", EXAMPLES)
     if is_path(text):
         return Candidate(text, Name(text))
-    label_and_text = LABEL.fullmatch(text)
+    label_and_text = LABELLED.fullmatch(text)
     if label_and_text is None:
-        expression = _Parser(text).expression()
+        expression = _Parser(text).parse()
         return Candidate(str(expression), expression)
     label = label_and_text["label"]
     labelled_text = label_and_text["text"].strip()
     if is_path(labelled_text):
         return Candidate(label, Name(labelled_text))
-    return Candidate(label, _Parser(labelled_text).expression())
+    return Candidate(label, _Parser(labelled_text).parse())
 
 
 @dataclass
@@ -111,7 +114,7 @@ class _Term:
 
 
 class _Parser:
-    """Parses one expression by recursive descent."""
+    """Parses one expression by recursive descent, with a method for each rule of the grammar."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -131,14 +134,15 @@ class _Parser:
             position = match.end()
         return tokens
 
-    def expression(self) -> Expression:
+    def parse(self) -> Expression:
         """Parse the whole text."""
-        expression = self._rerank()
+        expression = self._expression()
         if self._next is not None:
             self._fail(f"found {self._next!r} behind {str(expression)!r}")
         return expression
 
-    def _rerank(self) -> Expression:
+    def _expression(self) -> Expression:
+        """Parse a sum and the rerankers behind it."""
         expression = self._sum()
         while self._next == ">>":
             self._take()
@@ -146,6 +150,7 @@ class _Parser:
         return expression
 
     def _sum(self) -> Expression:
+        """Parse a sum; a term alone is no sum."""
         terms = [self._term()]
         while self._next == "+":
             self._take()
@@ -165,10 +170,11 @@ class _Parser:
         return Sum(retrievers, tuple(weights))
 
     def _term(self) -> _Term:
+        """Parse an operand with its weight and its number of hits, both optional."""
         weight = None
         if self._is_weight():
             weight = float(self._take())
-            self._take()
+            self._take()  # the "*"
         retriever = self._atom()
         if self._next != "%":
             return _Term(weight, retriever)
@@ -184,10 +190,11 @@ class _Parser:
         return len(following) == 2 and following[1] == "*" and bool(NUMBER.fullmatch(following[0]))
 
     def _atom(self) -> Expression:
+        """Parse a name, or an expression in brackets."""
         if self._next != "(":
             return Name(self._name("a retriever"))
         self._take()
-        expression = self._rerank()
+        expression = self._expression()
         if self._next != ")":
             self._fail("a closing bracket is missing")
         self._take()
@@ -209,6 +216,7 @@ class _Parser:
         return self._tokens[self._position]
 
     def _take(self) -> str:
+        """Return the next token, and go behind it."""
         token = self._tokens[self._position]
         self._position += 1
         return token

@@ -12,6 +12,15 @@ DEFAULT_CANDIDATES = ("bm25", "minilm", "bm25+minilm")
 # One more of them, where there are training queries.
 DEFAULT_FINETUNED = "finetune:minilm"
 
+INPUT_FILES = (
+    "corpus",
+    "topics",
+    "qrels",
+    "train_qrels",
+    "train_topics",
+    "test_qrels",
+    "test_topics",
+)
 SECONDS_OF_UNITS = {"s": 1, "min": 60, "h": 3600}
 BUDGET = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>s|min|h)")
 
@@ -83,7 +92,7 @@ class ChooseSettings(ResumeSettings, kw_only=True):
     def _check(self) -> None:
         if self.budget is not None:
             parse_budget(self.budget)
-        for name in ("corpus", "topics", "qrels", "train_qrels", "test_qrels"):
+        for name in INPUT_FILES:
             if getattr(self, name) == "-":
                 flag = f"--{name.replace('_', '-')}"
                 raise UsageError(f"{flag} -: a file is expected, as it is read more than once")

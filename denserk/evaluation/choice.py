@@ -1,4 +1,4 @@
-"""What `denserk choose` has found: records, and their JSON."""
+"""The result of `denserk choose`: records, their JSON, and sentences about them."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -43,13 +43,15 @@ class SystemResult:
 
 
 @dataclass(frozen=True)
-class OpenDifference:
+class UndecidedDifference:
     """A system that may be as good as the leader, and how many queries would show the difference.
 
-    `needed_queries` are for a paired t test with a power of 80 %, at a level that is corrected for
-    the number of systems, if the difference is the true one. Where such a test would need no more
-    than there are, they are those at which the evidence would drop the system if it goes on to grow
-    as before. None: no number of queries shows it.
+    `needed_queries` is an estimate, for the case that the observed difference is the true one. It
+    is the number of queries of a paired t test with a power of 80 %, at a level that is corrected
+    for the number of systems. The sequential comparison needs more than that test: where the test
+    would need no more queries than there are, it is the number at which the evidence against the
+    system would drop it, if the evidence goes on to grow as before. None: the means are equal, or
+    there are too few queries for an estimate.
     """
 
     system: str
@@ -66,6 +68,7 @@ class TestOpening:
     time: str
     qrels: str
     sha256: str  # of the judgments
+    comparison_sha256: str  # of settings, candidates and deciding queries
     measure: str
     queries: int
     means: Mapping[str, float]  # by system
@@ -97,7 +100,7 @@ class Choice:
     queries: int  # evaluated
     available_queries: int
     systems: tuple[SystemResult, ...]
-    undecided: tuple[OpenDifference, ...]
+    undecided: tuple[UndecidedDifference, ...]
     commands: tuple[str, ...]
     test: TestOpening | None = None
 
@@ -159,13 +162,16 @@ def sentence(choice: Choice) -> str:
     return f"undecided; any of these may be the best: {names} ({basis})"
 
 
-def open_sentence(difference: OpenDifference, choice: Choice) -> str:
-    """Return what would decide between the leader and a system."""
+def undecided_sentence(difference: UndecidedDifference, choice: Choice) -> str:
+    """Return a sentence about what would decide between the leader and a system."""
     systems = f"{choice.leader.name} and {difference.system}"
     if difference.difference == 0:
         return f"{systems} have the same mean: no number of queries would tell them apart"
     if difference.needed_queries is None:
-        return f"what would decide between {systems} cannot be said after so few queries"
+        return (
+            f"the number of queries that would decide between {systems} is not known: there are "
+            "too few queries, or the difference is too small"
+        )
     more_queries = difference.needed_queries - choice.queries
     shown = f"the difference of {difference.difference:.4f} between {systems}"
     if more_queries <= 0:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from denserk.evaluation.choice import Choice, SystemResult, open_sentence, sentence
+from denserk.evaluation.choice import Choice, SystemResult, sentence, undecided_sentence
 from denserk.evaluation.pages import write_template
 from denserk.evaluation.report_figures import Figure
 from denserk.extras import installed
@@ -20,8 +20,13 @@ ROOM_FOR_NAMES = 3.5  # the axis ends at so many times the highest cost
 class CostAxis(NamedTuple):
     """What the horizontal axis shows."""
 
-    label: str
+    label: str  # empty where costs are not known, and positions are numbers
     positions: Sequence[float]  # of the systems
+
+    @property
+    def shows_cost(self) -> bool:
+        """Whether positions are costs."""
+        return bool(self.label)
 
 
 class NamedPoint(NamedTuple):
@@ -53,7 +58,7 @@ def draw_choice(choice: Choice) -> Any:
     axes.axhline(leader.mean, color=TEXT, lw=0.7, ls=(0, (4, 3)))
     axes.set(xlabel=cost.label, ylabel=choice.measure)
     axes.margins(x=0.2)
-    if is_known(cost):
+    if cost.shows_cost:
         axes.set_xscale("log")
         axes.set_xlim(min(cost.positions) / 1.5, max(cost.positions) * ROOM_FOR_NAMES)
         axes.xaxis.set_major_formatter("{x:,g}")
@@ -71,7 +76,10 @@ def draw_choice(choice: Choice) -> Any:
 
 
 def cost_axis(systems: Sequence[SystemResult]) -> CostAxis:
-    """Return the cost that all systems have, or their numbers."""
+    """Return the time of a query, else the size of a passage, else the numbers of the systems.
+
+    A cost is taken only if it is known, and above 0, for all systems.
+    """
     times = [system.cost.query_milliseconds for system in systems]
     known_times = [time for time in times if time]
     if len(known_times) == len(systems):
@@ -83,15 +91,11 @@ def cost_axis(systems: Sequence[SystemResult]) -> CostAxis:
     return CostAxis("", range(len(systems)))
 
 
-def is_known(cost: CostAxis) -> bool:
-    """Return whether an axis shows a cost."""
-    return bool(cost.label)
-
-
 def _write_names(axes: Any, positions: Sequence[float], choice: Choice) -> None:
     """Write the names of the systems right of their points, above each other where they are near.
 
-    Names are spread by height alone, from the lowest point on.
+    From the lowest point to the highest, a name moves up until it is `LEAST_GAP` above the one
+    before, wherever that is from left to right.
     """
     low, high = axes.get_ylim()
     least_gap = LEAST_GAP * (high - low)
@@ -124,7 +128,9 @@ def write_page(path: Path, choice: Choice) -> None:
     content = {
         "choice": choice,
         "sentence": sentence(choice),
-        "open_sentences": [open_sentence(difference, choice) for difference in choice.undecided],
+        "undecided_sentences": [
+            undecided_sentence(difference, choice) for difference in choice.undecided
+        ],
         "rows": [table_row(system, choice) for system in choice.systems],
         "header": HEADER,
         "figures": figures,

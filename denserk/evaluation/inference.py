@@ -3,12 +3,12 @@
 scipy is imported inside of functions, because most evaluations do not need it.
 """
 
+import itertools
 import math
 import sys
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from itertools import permutations
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ DIGITS = 12  # of a mean or difference; smaller ones come from the order of a su
 # distribution, as in Cohen, "Statistical Power Analysis for the Behavioral Sciences" (1988).
 
 POWER = 0.8  # of a planned comparison, by convention
-MOST_QUERIES = 1 << 50
+MOST_QUERIES = 1 << 50  # that `needed_queries` returns, about
 LEAST_LEVEL_OF_TWO = 1e-4  # below it, the power of two queries takes seconds to compute
 
 
@@ -52,7 +52,7 @@ def paired_power(difference: float, deviation: float, query_count: int, level: f
 
 
 def _fewest_queries(level: float) -> int:
-    """Return the fewest queries of which a test at a level has a power."""
+    """Return the fewest queries whose power at a level `paired_power` computes."""
     return 2 if level >= LEAST_LEVEL_OF_TWO else 3
 
 
@@ -93,11 +93,14 @@ def needed_queries(difference: float, deviation: float, level: float, power: flo
     standard deviation.
 
     Raises:
-        ValueError: The difference is 0, or so small that no number of queries shows it.
+        ValueError: The difference is 0, or so small that no number of queries shows it, or the
+            level is not above 0.
 
     >>> needed_queries(0.05, 0.25, 0.05)
     199
     """
+    if not level > 0:
+        raise ValueError(f"no number of queries shows a difference at the level {level}")
     sizes_are_known = math.isfinite(difference) and math.isfinite(deviation)
     if not sizes_are_known or difference**2 * MOST_QUERIES <= deviation**2:
         raise ValueError(f"no number of queries shows {difference} (deviation {deviation})")
@@ -112,16 +115,18 @@ def needed_queries(difference: float, deviation: float, level: float, power: flo
     return bisect_left(range(enough_queries), power, lo=fewest_queries, key=power_of)
 
 
-# The t test's power is that of normal differences. By replays of simulated and real differences it
-# is right within 3 points of 80 % where the means of samples have so little skewness and kurtosis.
+# The power above is that of normal differences. In replays of simulated and real differences, a
+# power of 80 % was right within 3 points where the means of samples had at most so much skewness
+# and kurtosis.
 MOST_SKEWNESS = 0.08  # of the mean: that of the differences / sqrt(N)
 MOST_KURTOSIS = 0.25  # of the mean, in excess of the normal one: that of the differences / N
 
 
 def roughness(differences: Floats) -> float:
-    """Return how far the power for differences, (N,), is from exact: above 1, over 3 points.
+    """Return how far the mean of differences, (N,), is from normal, and its power from exact.
 
-    That of M queries like these is sqrt(N / M) times as high. NaN without deviation.
+    Up to 1, a power of 80 % is right within 3 points. For M queries like these it is sqrt(N / M)
+    times as high. NaN if all differences are equal.
 
     >>> differences = np.array([0.0] * 58 + [0.5, 1.0])
     >>> roughness(differences) > 1, roughness(np.linspace(-1, 1, 60)) < 1
@@ -137,9 +142,10 @@ def roughness(differences: Floats) -> float:
 
 
 def level_of_width(half_width: float, deviation: float, query_count: int) -> float:
-    """Return the level of the paired t test whose interval is as wide as another one.
+    """Return the level of the paired t test whose interval has a half-width.
 
-    That test rejects 0 for the same means. NaN below two queries, or without deviation.
+    It stands for another test with an interval of that width: both reject 0 for the same mean
+    differences. NaN below two queries, or if the deviation is 0.
 
     >>> from scipy.stats import t
     >>> half_width = t.isf(0.025, 99) * 0.2 / math.sqrt(100)
@@ -201,14 +207,15 @@ def _permuted_sums(values_by_query: Floats, count: int, random: np.random.Genera
     """
     system_count = values_by_query.shape[1]
     if system_count <= MOST_ORDERED:
-        orders = np.array(list(permutations(range(system_count))))
+        orders = np.array(list(itertools.permutations(range(system_count))))  # (orders, systems)
     sums = np.zeros((count, system_count))
     for values in values_by_query:
         if system_count > MOST_ORDERED:
             unordered = np.tile(np.arange(system_count), (ORDERS, 1))
             orders = random.permuted(unordered, axis=1)
-        chosen_orders = random.integers(0, len(orders), count)
-        sums += values[orders][chosen_orders]
+        ordered_values = values[orders]
+        rows = random.integers(0, len(orders), count)
+        sums += ordered_values[rows]
     return sums
 
 
@@ -228,7 +235,7 @@ def range_p_value(difference: float, ranges: Floats) -> float:
 def critical_range(ranges: Floats, level: float) -> float:
     """Return the largest difference whose p-value is not below a level, by ranges, ascending.
 
-    It is infinite where so few permutations show nothing at that level.
+    It is infinite where there are too few permutations for a p-value below that level.
 
     >>> ranges = np.arange(1, 100) / 100
     >>> critical_range(ranges, 0.05), range_p_value(0.96, ranges), range_p_value(0.97, ranges)
@@ -236,7 +243,8 @@ def critical_range(ranges: Floats, level: float) -> float:
     >>> critical_range(ranges, 0.01)
     inf
     """
-    # of the ranges, so many at most are as large as a difference that is significant
+    # A p-value is below the level if fewer than level * (len(ranges) + 1) - 1 ranges are as large
+    # as the difference; 1e-12 keeps rounding from raising a product that is a whole number.
     extreme_count = math.ceil(level * (len(ranges) + 1) * (1 - 1e-12)) - 2
     if extreme_count < 0:
         return math.inf
@@ -250,16 +258,16 @@ def critical_range(ranges: Floats, level: float) -> float:
 # 1 + b * difference. If the mean difference is not above 0, the expected capital never exceeds 1,
 # and by Ville's inequality it ever reaches 1 / alpha with a probability of at most alpha.
 
-# The capital is divided: half is bet boldly, because two systems often differ on few queries, or a
-# little on most. The best share is the mean difference over the mean squared difference; where that
-# is below 0.05, half of the lowest bet, nothing is won.
+# The capital is divided among four bets. Half of it is bet boldly, because two systems often differ
+# on few queries, or a little on most. The best share is the mean difference over the mean squared
+# difference; where that is below 0.05, half of the lowest bet, no bet wins anything.
 BETS = np.array([0.1, 0.25, 0.5, 0.99])
 STAKES = np.array([1, 1, 1, 3]) / 6  # parts of the capital that the bets start with
 ROUNDING = 1e-9  # of values that are just above 1
 
 
 class Interval(NamedTuple):
-    """Bounds of a mean difference."""
+    """Bounds of a mean or of a mean difference."""
 
     low: float
     high: float
@@ -276,7 +284,7 @@ class SequentialComparison:
     - one system remains alone, although another is as good or better, with one of at most alpha.
 
     Means are those of the population that the queries come from. Assumed: queries are a random
-    sample in random order, so that earlier ones say nothing about later ones. Floats are between 0
+    sample in random order, so that earlier ones say nothing about later ones. Values are between 0
     and 1.
 
     >>> comparison = SequentialComparison(["good", "bad"])
@@ -300,13 +308,13 @@ class SequentialComparison:
         self.remaining = self.systems
         self.dropped: dict[str, int] = {}  # system -> number of queries after which it was dropped
         self._values: dict[str, Floats] = {system: np.empty(0) for system in systems}
-        # (bets,) for each pair: what the bets on "the first is better than the second" have become
-        self._log_capital = {pair: np.log(STAKES) for pair in permutations(systems, 2)}
+        # for each pair, (bets,): the capital of each bet on "the first is better than the second"
+        self._log_capital = {pair: np.log(STAKES) for pair in itertools.permutations(systems, 2)}
 
     def add(self, values: Mapping[str, Floats]) -> None:
         """Add a block: the values of each remaining system on the same queries in the same order.
 
-        Floats of dropped systems are ignored. The order of queries within a block has no effect.
+        Values of dropped systems are ignored. The order of queries within a block has no effect.
         """
         block = {system: _checked(system, values) for system in self.remaining}
         sizes = {system: len(system_values) for system, system_values in block.items()}
@@ -315,7 +323,7 @@ class SequentialComparison:
         self.query_count += sizes[self.remaining[0]]
         for system, system_values in block.items():
             self._values[system] = np.concatenate([self._values[system], system_values])
-        for better, worse in permutations(self.remaining, 2):
+        for better, worse in itertools.permutations(self.remaining, 2):
             differences = block[better] - block[worse]
             self._log_capital[better, worse] += _log_growth(differences)
         self._drop()
@@ -368,8 +376,8 @@ class SequentialComparison:
 
         With a probability of 1 - alpha the bounds of all systems hold together after every block,
         whichever system leads. With more than two systems that asks for more evidence than dropping
-        one: the bounds of a dropped system may contain 0. A dropped system is compared on the
-        queries that it has values of.
+        one does, so the bounds of a dropped system may contain 0. It is compared on the queries
+        that it has values of.
         """
         if system == self.leader:
             return Interval(0.0, 0.0)
@@ -397,10 +405,10 @@ def _checked(system: str, values: Mapping[str, Floats]) -> Floats:
 def _log_growth(differences: Floats, mean: float = 0.0) -> Floats:
     """Return the logarithm of what each bet on "the mean is higher" multiplies its capital by.
 
-    differences: (N,) between -1 and 1 -> (bets,). A whole stake can be lost, but no more: the
-    difference that is furthest below the mean, -1, costs the stake.
+    differences: (N,) between -1 and 1 -> (bets,). A difference of -1, the lowest, loses what was
+    bet on the query, and no more.
     """
-    returns = (differences - mean) / (1 + mean)  # -1 or more
+    returns = (differences - mean) / (1 + mean)  # of 1 that is bet: -1 or more
     growth: Floats = np.log1p(np.outer(BETS, returns)).sum(1)
     return growth
 
@@ -425,7 +433,7 @@ def _lower_bound(differences: Floats, log_threshold: float) -> float:
     lowest = -1 + 1e-9
     if len(differences) == 0 or log_excess(lowest) <= 0:
         return -1.0
-    # the capital falls with the mean that is tested, and has not grown at the observed mean
+    # the higher the tested mean, the lower the capital; at the observed mean it is 1 at most
     return float(brentq(log_excess, lowest, differences.mean()))
 
 
@@ -438,7 +446,7 @@ def _lower_bound(differences: Floats, log_threshold: float) -> float:
 # predicted ones.
 
 LEAST_QUERIES = 4  # human-judged ones; a slope leaves n - 2 degrees of freedom
-LEAST_ERRORS = 3  # values off the mean on which a variance rests; see `queries_off_the_mean`
+LEAST_ERRORS = 3  # of `queries_off_the_mean`, for a variance that can be relied on
 
 
 class Gain(StrEnum):
@@ -475,7 +483,7 @@ def estimate_mean(values: Floats) -> MeanEstimate:
     return MeanEstimate(float(values.mean()), error, count - 1)
 
 
-def confidence_interval(estimate: MeanEstimate, alpha: float) -> tuple[float, float]:
+def confidence_interval(estimate: MeanEstimate, alpha: float) -> Interval:
     """Return the two-sided interval of level 1 - alpha.
 
     >>> low, high = confidence_interval(MeanEstimate(0.5, 0.1, 10), 0.05)
@@ -485,7 +493,7 @@ def confidence_interval(estimate: MeanEstimate, alpha: float) -> tuple[float, fl
     from scipy.stats import t  # slow to import
 
     half_width = float(t.ppf(1 - alpha / 2, estimate.freedom)) * estimate.error
-    return estimate.mean - half_width, estimate.mean + half_width
+    return Interval(estimate.mean - half_width, estimate.mean + half_width)
 
 
 def p_value_of_mean(estimate: MeanEstimate) -> float:
@@ -514,10 +522,10 @@ def least_correlation(count: int) -> float:
 
 
 def queries_off_the_mean(values: Floats) -> float:
-    """Return on how many values a variance rests, those far from the mean counting most: (n,).
+    """Return how many of the values, (n,), are so far off the mean that the variance rests on them.
 
-    It is n divided by the kurtosis: k where k of many values are 1 and the others 0, n / 3 for
-    normal values, 0 where all are equal.
+    It is n divided by the kurtosis: about k where k of many values are 1 and the others 0, n / 3
+    for normal values, 0 where all are equal.
 
     >>> round(queries_off_the_mean(np.array([1.0, 1.0, *[0.0] * 998])), 1)
     2.0
@@ -528,13 +536,15 @@ def queries_off_the_mean(values: Floats) -> float:
     return float(squares.sum()) ** 2 / float((squares**2).sum())
 
 
-def prediction_powered_mean(human: Floats, predicted: Floats, judged: Floats) -> PoweredEstimate:
+def prediction_powered_mean(
+    human: Floats, predicted: Floats, all_predicted: Floats
+) -> PoweredEstimate:
     """Estimate a mean from few human values and many predicted ones.
 
     Args:
         human: values by human labels, of n queries drawn at random from the N: (n,)
         predicted: values by predicted labels, of the same n queries in the same order: (n,)
-        judged: values by predicted labels of all N queries, the n among them: (N,)
+        all_predicted: values by predicted labels of all N queries, the n among them: (N,)
 
     The estimate is the mean of human values plus weight * (mean of all predicted values - mean of
     the n predicted values). Its variance is that over samples of N queries and draws of n of them:
@@ -555,15 +565,20 @@ def prediction_powered_mean(human: Floats, predicted: Floats, judged: Floats) ->
     """
     human_estimate = estimate_mean(human)
     correlation = _correlation(human, predicted)
-    unchanged = PoweredEstimate(human_estimate, human_estimate, 0.0, correlation, Gain.HELPS)
+
+    def without_predictions(reason: Gain) -> PoweredEstimate:
+        return PoweredEstimate(human_estimate, human_estimate, 0.0, correlation, reason)
+
     if queries_off_the_mean(human) < LEAST_ERRORS:
-        return unchanged._replace(gain=Gain.TOO_FEW)
+        return without_predictions(Gain.TOO_FEW)
     if correlation <= least_correlation(len(human)):
-        return unchanged._replace(gain=Gain.UNCORRELATED)
-    powered, weight = _regression_estimate(human, predicted, judged)
-    if powered.error >= human_estimate.error:
-        return unchanged._replace(gain=Gain.NO_GAIN)
-    return PoweredEstimate(human_estimate, powered, weight, correlation, Gain.HELPS)
+        return without_predictions(Gain.UNCORRELATED)
+    regression = _regression_estimate(human, predicted, all_predicted)
+    if regression.estimate.error >= human_estimate.error:
+        return without_predictions(Gain.NO_GAIN)
+    return PoweredEstimate(
+        human_estimate, regression.estimate, regression.weight, correlation, Gain.HELPS
+    )
 
 
 def _correlation(human: Floats, predicted: Floats) -> float:
@@ -577,32 +592,41 @@ def _correlation(human: Floats, predicted: Floats) -> float:
     return min(1.0, max(-1.0, correlation))
 
 
+class _RegressionEstimate(NamedTuple):
+    """An estimate with predictions, and their weight."""
+
+    estimate: MeanEstimate
+    weight: float
+
+
 def _regression_estimate(
-    human: Floats, predicted: Floats, judged: Floats
-) -> tuple[MeanEstimate, float]:
+    human: Floats, predicted: Floats, all_predicted: Floats
+) -> _RegressionEstimate:
     """Return the estimate with predictions, and their weight; see `prediction_powered_mean`."""
     count = len(human)
     deviations = predicted - predicted.mean()
     sum_of_squares = float((deviations**2).sum())
     slope = float(deviations @ human) / sum_of_squares
     weight = min(1.0, max(0.0, slope))
-    shift = float(judged.mean() - predicted.mean())
+    shift = float(all_predicted.mean() - predicted.mean())
     mean = float(human.mean()) + weight * shift
     residuals = human - weight * predicted
     residual_variance = _residual_variance(residuals, float(human.var(ddof=1)))
-    # cov(residual, predicted value) is (slope - weight) * the variance of predicted values
-    predicted_variance = float(judged.var(ddof=1)) * (weight**2 + 2 * weight * (slope - weight))
     error_of_slope = shift**2 / sum_of_squares
-    variance = residual_variance * (1 / count + error_of_slope) + predicted_variance / len(judged)
-    return MeanEstimate(mean, math.sqrt(variance), count - 2), weight
+    variance_by_residuals = residual_variance * (1 / count + error_of_slope)
+    # cov(residual, predicted value) is (slope - weight) * the variance of predicted values
+    factor = weight**2 + 2 * weight * (slope - weight)
+    variance_by_predictions = factor * float(all_predicted.var(ddof=1)) / len(all_predicted)
+    error = math.sqrt(variance_by_residuals + variance_by_predictions)
+    return _RegressionEstimate(MeanEstimate(mean, error, count - 2), weight)
 
 
 def _residual_variance(residuals: Floats, human_variance: float) -> float:
-    """Return the variance of residuals (n,) of which a slope was estimated, raised for rare errors.
+    """Return the variance of the residuals (n,) of a regression, raised for rare errors.
 
-    It counts one more error of the size of those there are. If it rests on fewer than LEAST_ERRORS
-    of the n queries, the absent ones count as errors of a prediction that knows nothing: of two
-    independent values, whose difference has twice the variance of one.
+    First, one more error is counted, of the size of those that the residuals have. Then, if there
+    are fewer than LEAST_ERRORS, each absent one is counted as the error of a prediction that knows
+    nothing. That is the difference of two independent values, with twice the variance of one.
     """
     count = len(residuals)
     variance = float(((residuals - residuals.mean()) ** 2).sum()) / (count - 2)

@@ -7,12 +7,12 @@ the candidates that are not the best are dropped (`SequentialComparison`).
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,13 +23,13 @@ from denserk.config.options import as_json
 from denserk.errors import UsageError
 from denserk.evaluation.choice import (
     Choice,
-    OpenDifference,
     Outcome,
     SystemResult,
     TestOpening,
+    UndecidedDifference,
 )
 from denserk.evaluation.evaluator import Evaluator
-from denserk.evaluation.inference import SequentialComparison, needed_queries
+from denserk.evaluation.inference import DIGITS, SequentialComparison, needed_queries
 from denserk.evaluation.measures import Measure
 from denserk.evaluation.results import Run
 from denserk.io.files import write_rows
@@ -41,7 +41,7 @@ from denserk.reporting import track
 from denserk.tasks.choose_candidates import (
     Block,
     FittedHybrid,
-    Rebuild,
+    RebuildCommands,
     Retriever,
     SharedInputs,
 )
@@ -49,26 +49,35 @@ from denserk.tasks.choose_folder import (
     BlockRecord,
     ChoiceFolder,
     write_hits,
-    write_json,
 )
 from denserk.tasks.choose_inputs import (
     JudgedQueries,
-    Retrievers,
+    RetrieverFactory,
     System,
+    check_relevant_passages,
     deciding_measure,
     parse_candidates,
     read_judged_queries,
     read_run_files,
     refuse_overlap,
 )
+from denserk.tasks.choose_json import write_json
 from denserk.tasks.choose_runs import COSTS, Costs, RunsOfBlock
 
 logger = logging.getLogger(__name__)
 
 # settings that decide what the comparison computes
 COMPARED_SETTINGS = (
-    "topics_format topics_field measure alpha block_size seed hits rerank_depth finetune_steps "
-    "finetune_negatives"
+    "topics_format",
+    "topics_field",
+    "measure",
+    "alpha",
+    "block_size",
+    "seed",
+    "hits",
+    "rerank_depth",
+    "finetune_steps",
+    "finetune_negatives",
 )
 
 
@@ -83,74 +92,122 @@ def choose(
         deadline = time.monotonic() + settings.budget_seconds
     measure = deciding_measure(settings.measure)
     candidates = parse_candidates(settings)
-    queries = read_judged_queries(settings.topics, settings.qrels, settings)
-    if len(queries.queries) < 2:
-        raise UsageError(f"{settings.qrels} judges one query, which decides nothing")
-    test_queries = _check_other_queries(settings, queries)
+    queries = _read_queries(settings)
     with scratch_folder("choose") as scratch, ExitStack() as opened:
-        output = Path(settings.output)
-        inputs = SharedInputs(settings, corpus, compute, output, scratch, measure, opened)
-        retrievers = Retrievers(inputs)
+        inputs = SharedInputs(
+            settings=settings,
+            corpus=corpus,
+            compute=compute,
+            folder=Path(settings.output),
+            scratch=scratch,
+            measure=measure,
+            opened=opened,
+            training_queries=_checksums(queries.training),
+        )
+        factory = RetrieverFactory(inputs)
         systems = []
         for label, expression in candidates:
-            systems.append(System(label, str(expression), retrievers.make(expression)))
-        run_checksums = read_run_files(systems, queries, test_queries)
-        manifest = _manifest(settings, queries, corpus, compute, run_checksums)
-        folder = ChoiceFolder(settings, manifest)
+            systems.append(System(label, str(expression), factory.make(expression)))
+        run_checksums = read_run_files(systems, queries.deciding, queries.test)
+        folder = ChoiceFolder(settings, _manifest(inputs, systems, queries, run_checksums))
         folder.prepare()
-        comparing = Comparing(inputs, systems, queries, folder)
-        comparing.prepare()
-        comparing.compare(deadline)
-        choice = comparing.choice()
-        comparing.write(choice)
-        if test_queries is not None:
-            choice = replace(choice, test=comparing.open_test(test_queries, choice))
-            comparing.write_report(choice)
+        comparison = BlockwiseComparison(inputs, systems, queries.deciding, folder)
+        comparison.prepare()
+        comparison.compare(deadline)
+        choice = comparison.choice()
+        comparison.write(choice)
+        if queries.test is not None:
+            choice = replace(choice, test=comparison.open_test(queries.test, choice))
+            comparison.write_report(choice)
     return choice
 
 
-def _check_other_queries(settings: ChooseSettings, queries: JudgedQueries) -> JudgedQueries | None:
-    """Return the test queries, if there are any; raise an error for queries with two purposes."""
-    train_queries = None
+class QueriesByPurpose(NamedTuple):
+    """Judged queries, no two of which are the same."""
+
+    deciding: JudgedQueries
+    training: JudgedQueries | None
+    test: JudgedQueries | None
+
+
+def _read_queries(settings: ChooseSettings) -> QueriesByPurpose:
+    """Return the queries; raise an error for too few, and for those that have two purposes."""
+    deciding = read_judged_queries(settings.topics, settings.qrels, settings)
+    if len(deciding.queries) < 2:
+        raise UsageError(
+            f"{settings.qrels} judges one query, which decides nothing",
+            "give judgments of some hundred queries",
+        )
+    check_relevant_passages(deciding)
+    training = None
     if settings.train_qrels is not None:
         topics = settings.train_topics or settings.topics
-        train_queries = read_judged_queries(topics, settings.train_qrels, settings)
-        why = "what a model was trained on says nothing about new queries"
-        refuse_overlap(queries, train_queries, why)
-    if settings.test_qrels is None:
-        return None
-    topics = settings.test_topics or settings.topics
-    test_queries = read_judged_queries(topics, settings.test_qrels, settings)
-    refuse_overlap(queries, test_queries, "test queries must not decide")
-    if train_queries is not None:
-        refuse_overlap(train_queries, test_queries, "test queries must not train a model")
-    return test_queries
+        training = read_judged_queries(topics, settings.train_qrels, settings)
+        reason = "what a model was trained on says nothing about new queries"
+        refuse_overlap(deciding, training, reason)
+    test = None
+    if settings.test_qrels is not None:
+        topics = settings.test_topics or settings.topics
+        test = read_judged_queries(topics, settings.test_qrels, settings)
+        refuse_overlap(deciding, test, "test queries must not decide")
+        if training is not None:
+            refuse_overlap(training, test, "test queries must not train a model")
+    return QueriesByPurpose(deciding, training, test)
+
+
+def _checksums(training: JudgedQueries | None) -> Mapping[str, str]:
+    """Return the checksums of training queries and of their judgments."""
+    if training is None:
+        return {}
+    return {
+        "train_topics_sha256": topics_sha256(training.queries),
+        "train_qrels_sha256": training.sha256(),
+    }
 
 
 def _manifest(
-    settings: ChooseSettings,
-    queries: JudgedQueries,
-    corpus: CorpusSettings,
-    compute: ComputeSettings,
+    inputs: SharedInputs,
+    systems: Sequence[System],
+    queries: QueriesByPurpose,
     run_checksums: Sequence[str],
 ) -> Manifest:
     """Return the manifest of an unfinished choice."""
+    settings = inputs.settings
     all_settings = as_json(settings)
     recorded_settings: dict[str, Any] = {"candidates": list(settings.expressions)}
-    for name in COMPARED_SETTINGS.split():
+    for name in COMPARED_SETTINGS:
         recorded_settings[name] = all_settings[name]
     recorded_settings["runs_sha256"] = run_checksums
-    recorded_settings["corpus_settings"] = as_json(corpus)
-    recorded_settings["dtype"] = compute.dtype.value
+    recorded_settings["corpus_settings"] = as_json(inputs.corpus)
+    recorded_settings["dtype"] = inputs.compute.dtype.value
     made_from = {
         "corpus": {"name": settings.corpus},
-        "topics": {"name": settings.topics, "sha256": topics_sha256(queries.queries)},
-        "qrels": {"name": settings.qrels, "sha256": queries.sha256()},
+        **_description("topics", "qrels", queries.deciding),
     }
-    return Manifest(Kind.CHOICE, False, recorded_settings, made_from)
+    if queries.training is not None:
+        made_from |= _description("train_topics", "train_qrels", queries.training)
+    contents = {"files": list(_all_retrievers(systems))}
+    return Manifest(Kind.CHOICE, False, recorded_settings, made_from, contents)
 
 
-class Comparing:
+def _description(topics_key: str, qrels_key: str, queries: JudgedQueries) -> dict[str, Any]:
+    """Return what the manifest records of queries and of their judgments."""
+    return {
+        topics_key: {"name": queries.topics, "sha256": topics_sha256(queries.queries)},
+        qrels_key: {"name": queries.qrels, "sha256": queries.sha256()},
+    }
+
+
+def _all_retrievers(systems: Sequence[System]) -> dict[str, Retriever]:
+    """Return all that systems are made of, by name; parts come before what needs them."""
+    retrievers: dict[str, Retriever] = {}
+    for system in systems:
+        for retriever in system.retriever.retrievers_to_prepare():
+            retrievers[retriever.name] = retriever
+    return retrievers
+
+
+class BlockwiseComparison:
     """Compares systems block by block, from where an earlier call has stopped."""
 
     def __init__(
@@ -169,6 +226,8 @@ class Comparing:
         self._folder = folder
         self._costs = Costs(folder.path / COSTS)
         self._costs.read()
+        if inputs.settings.overwrite:
+            self._costs.forget_searches()
         self._comparison = SequentialComparison(list(self._systems), self._settings.alpha)
         self._records: list[BlockRecord] = []
         self._fitted_hybrids: dict[str, FittedHybrid] = {}
@@ -178,12 +237,7 @@ class Comparing:
 
     def prepare(self) -> None:
         """Build what is missing."""
-        retrievers: dict[str, Retriever] = {}
-        for system in self._systems.values():
-            for retriever in system.retriever.prepared():
-                retrievers[retriever.name] = retriever
-        self._folder.note_files(list(retrievers))
-        for name, retriever in retrievers.items():
+        for name, retriever in _all_retrievers([*self._systems.values()]).items():
             if self._costs.is_built.get(name):
                 retriever.prepare()
             else:
@@ -203,27 +257,27 @@ class Comparing:
         """Evaluate block after block until one system is left, or queries or time are used up.
 
         Even without time, one block is evaluated, so that every call brings the comparison forward.
+        Blocks that an earlier call has evaluated are read.
         """
-        evaluated_blocks = 0
         if len(self._blocks) == 1:
             logger.warning(
                 f"{self._query_count:,} queries are one block: no system can be dropped before "
                 "all are evaluated, and fitted hybrids have equal weights; --set block-size=N "
                 "makes smaller blocks"
             )
+        evaluated_blocks = 0
         with track("comparing", self._query_count, "queries") as progress:
             for number, block in enumerate(self._blocks, start=1):
                 record = self._folder.read_block(number, block.qids)
-                if record is None:
-                    is_time_over = deadline is not None and time.monotonic() > deadline
-                    if is_time_over and evaluated_blocks > 0:
-                        return
-                    evaluated_blocks += 1
-                    record = self._evaluate(number, block)
-                    self._folder.write_block(number, record)
-                    self._costs.write()
-                else:
+                if record is not None:
                     self._recall(record)
+                else:
+                    if evaluated_blocks > 0 and _is_over(deadline):
+                        return
+                    record = self._evaluate(number, block)
+                    self._costs.write()  # first: a block that is written is never searched again
+                    self._folder.write_block(number, record)
+                    evaluated_blocks += 1
                 self._add(record)
                 progress.advance(len(block.queries))
                 progress.note(f"{len(self._comparison.remaining)} candidates")
@@ -231,7 +285,10 @@ class Comparing:
                     return
 
     def _evaluate(self, number: int, block: Block) -> BlockRecord:
-        """Search and evaluate a block with the remaining systems; fitted hybrids learn from it."""
+        """Search and evaluate a block with the remaining systems.
+
+        Fitted hybrids learn from it afterwards, so that it has no part in its own weights.
+        """
         runs = RunsOfBlock(block, self._folder.block_folder(number), self._costs)
         judgments = {qid: self._judgments[qid] for qid in block.qids}
         values = {}
@@ -255,12 +312,11 @@ class Comparing:
             self._fitted_hybrids[name].recall(learned)
 
     def _add(self, record: BlockRecord) -> None:
-        """Compare the systems with one more block."""
-        before = self._comparison.remaining
+        """Compare the systems with one more block, and log which ones are dropped."""
+        names = self._comparison.remaining
         self._records.append(record)
-        values = {name: np.array(values) for name, values in record.values.items()}
-        self._comparison.add(values)
-        for name in before:
+        self._comparison.add({name: np.array(values) for name, values in record.values.items()})
+        for name in names:
             if name not in self._comparison.remaining:
                 logger.info(f"{name} is dropped after {self._comparison.dropped[name]:,} queries")
 
@@ -272,12 +328,13 @@ class Comparing:
             outcome = Outcome.DECIDED
         elif len(self._records) == len(self._blocks):
             outcome = Outcome.UNDECIDED
-        commands = Rebuild(self._inputs)
         leader = self._systems[comparison.leader]
+        commands = RebuildCommands(self._inputs)
         leader.retriever.rebuild(commands)
-        systems = sorted(map(self._result_of, self._systems.values()), key=self._order)
+        systems = [self._result_of(system) for system in self._systems.values()]
+        systems.sort(key=self._order)
         undecided = [
-            self._open_difference(name) for name in comparison.remaining if name != leader.name
+            self._undecided_difference(name) for name in comparison.remaining if name != leader.name
         ]
         return Choice(
             measure=str(self._inputs.measure),
@@ -292,7 +349,7 @@ class Comparing:
         )
 
     def _result_of(self, system: System) -> SystemResult:
-        """Return the result of a system."""
+        """Return the result of a system: a dropped one, on the queries before that."""
         comparison = self._comparison
         low, high = comparison.interval(system.name)
         values = self._values(system.name)
@@ -311,7 +368,7 @@ class Comparing:
         )
 
     def _order(self, system: SystemResult) -> tuple[bool, bool, int, float]:
-        """Return a key: the leader, what may be the best, and what was dropped late come first."""
+        """Return a sort key: first the leader, then what may be the best, then what fell late."""
         is_leader = system.name == self._comparison.leader
         return not is_leader, not system.may_be_best, -system.queries, -system.mean
 
@@ -322,10 +379,10 @@ class Comparing:
             values += record.values.get(name, [])
         return np.array(values)
 
-    def _open_difference(self, name: str) -> OpenDifference:
-        """Return what would decide between the leader and another system."""
+    def _undecided_difference(self, name: str) -> UndecidedDifference:
+        """Return what would decide between the leader and another system that remains."""
         differences = self._values(self._comparison.leader) - self._values(name)
-        difference = _mean(differences)
+        difference = round(_mean(differences), DIGITS)
         deviation = math.nan
         if len(differences) > 1:
             deviation = float(np.std(differences, ddof=1))
@@ -333,10 +390,10 @@ class Comparing:
         try:
             needed = needed_queries(difference, deviation, level)
         except ValueError:
-            return OpenDifference(name, difference, deviation, None)
-        if needed <= len(differences):
+            return UndecidedDifference(name, difference, deviation, None)
+        if needed <= len(differences):  # which did not suffice for the sequential comparison
             needed = self._queries_by_evidence(name)
-        return OpenDifference(name, difference, deviation, needed)
+        return UndecidedDifference(name, difference, deviation, needed)
 
     def _queries_by_evidence(self, name: str) -> int:
         """Return the number of queries at which the evidence against a system would drop it.
@@ -347,12 +404,14 @@ class Comparing:
         evidence = self._comparison.evidence(name)
         if evidence <= 1:
             return 2 * queries
-        return math.ceil(queries * math.log(self._comparison.threshold) / math.log(evidence))
+        log_threshold = math.log(2) - math.log(self._settings.alpha)  # 2 / alpha may be infinite
+        return math.ceil(queries * log_threshold / math.log(evidence))
 
     def open_test(self, test_queries: JudgedQueries, choice: Choice) -> TestOpening | None:
         """Evaluate the systems that may be the best on the sealed test queries, once.
 
-        An opening that is recorded is returned, and nothing opened, unless that is asked for.
+        None: nothing is decided, and they stay sealed. If an earlier opening is recorded, it is
+        returned, and they are opened again only with --open-again.
         """
         sha256 = test_queries.sha256()
         if choice.outcome is Outcome.BUDGET:
@@ -360,12 +419,18 @@ class Comparing:
             return None
         openings = [opening for opening in self._folder.openings() if opening.sha256 == sha256]
         if openings and not self._settings.open_again:
-            return self._recorded_opening(openings[-1], choice)
+            return self._recorded_opening(openings, choice)
         if openings:
             logger.warning(
                 f"opening number {len(openings) + 1} of {test_queries.qrels}: a choice made after "
                 "an earlier opening is no longer independent of these queries"
             )
+        return self._evaluate_test(test_queries, choice, number=len(openings) + 1)
+
+    def _evaluate_test(
+        self, test_queries: JudgedQueries, choice: Choice, number: int
+    ) -> TestOpening:
+        """Evaluate systems on test queries; record that, and only then write their runs."""
         block = Block(test_queries.queries, test_queries.topics)
         means = {}
         with scratch_folder("sealed") as scratch:
@@ -375,10 +440,11 @@ class Comparing:
                 values = values_of_run(run, test_queries.judgments, self._inputs.measure)
                 means[name] = _mean(values)
             opening = TestOpening(
-                opening=len(openings) + 1,
+                opening=number,
                 time=datetime.now(UTC).isoformat(timespec="seconds"),
                 qrels=test_queries.qrels,
-                sha256=sha256,
+                sha256=test_queries.sha256(),
+                comparison_sha256=self._folder.comparison_sha256(),
                 measure=choice.measure,
                 queries=len(test_queries.queries),
                 means=means,
@@ -394,15 +460,26 @@ class Comparing:
         results = ((qid, list(hits.items())) for qid, hits in runs.run_of(retriever).items())
         write_hits(target, results, retriever.name, retriever.score_digits)
 
-    def _recorded_opening(self, opening: TestOpening, choice: Choice) -> TestOpening:
-        """Return an earlier opening; raise a UsageError if it was of other systems."""
-        if set(opening.means) != set(choice.best) or opening.measure != choice.measure:
-            systems = ", ".join(opening.means)
+    def _recorded_opening(self, openings: Sequence[TestOpening], choice: Choice) -> TestOpening:
+        """Return the last opening by this comparison; raise a UsageError if there is none.
+
+        Another comparison may give the same names to other systems.
+        """
+        sha256 = self._folder.comparison_sha256()
+        openings_here = [
+            opening
+            for opening in openings
+            if opening.comparison_sha256 == sha256 and set(opening.means) == set(choice.best)
+        ]
+        if not openings_here:
+            opening = openings[-1]
             raise UsageError(
-                f"{opening.qrels} was opened at {opening.time} for {opening.measure} of {systems}, "
-                f"and {', '.join(choice.best)} may now be the best",
+                f"{opening.qrels} was opened at {opening.time} for {opening.measure} of "
+                f"{', '.join(opening.means)}, in a comparison with other candidates, queries or "
+                f"settings; {', '.join(choice.best)} may now be the best",
                 "--open-again opens it once more, which is recorded",
             )
+        opening = openings_here[-1]
         logger.warning(
             f"{opening.qrels} was opened at {opening.time}: its recorded values are shown"
         )
@@ -470,7 +547,7 @@ class Comparing:
 
 def fitted_hybrids(retriever: Retriever) -> list[FittedHybrid]:
     """Return the hybrids with fitted weights that a retriever is made of, or is."""
-    return [part for part in retriever.searched() if isinstance(part, FittedHybrid)]
+    return [part for part in retriever.retrievers_to_search() if isinstance(part, FittedHybrid)]
 
 
 def draw_blocks(queries: JudgedQueries, settings: ChooseSettings) -> list[Block]:
@@ -493,6 +570,11 @@ def values_of_run(run: Run, judgments: Any, measure: Measure) -> list[float]:
     result = Evaluator([measure], judgments).evaluate("run", runs_with_hits)
     value_by_qid = result.per_query[str(measure)]
     return [value_by_qid[qid] for qid in judgments]
+
+
+def _is_over(deadline: float | None) -> bool:
+    """Return whether a time of the monotonic clock is past; None is never."""
+    return deadline is not None and time.monotonic() > deadline
 
 
 def _mean(values: Any) -> float:

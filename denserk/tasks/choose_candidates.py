@@ -1,15 +1,16 @@
 """The retrievers that `denserk choose` compares, one class for each kind.
 
-A retriever builds what it lacks (`prepare`) and searches for a block of queries (`search`). What it
-stands on, such as the indexes of a hybrid, are its `parts`, which candidates share. The files of a
-part are in the folder of the choice, under the name of the part.
+A retriever builds what it lacks (`prepare`), searches for a block of queries (`search`), and knows
+the commands that do the same outside of a choice (`rebuild`). The retrievers whose hits it needs,
+such as the indexes of a hybrid, are its `parts`, which candidates share. The files of a retriever
+are in the folder of the choice, under its name.
 """
 
 import logging
 import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,6 +48,7 @@ from denserk.io.manifest import (
     Description,
     Kind,
     beside,
+    differences,
     indexes_of,
     model_of,
     read_any_manifest,
@@ -57,6 +59,7 @@ from denserk.io.outputs import training_folder
 from denserk.io.runs import RunLookup
 from denserk.io.short_texts import first_names
 from denserk.records import Query, best_first
+from denserk.tasks.choose_json import read_json, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +67,7 @@ FLOAT32_DIGITS = ".9g"  # of the scores that a search computes
 ALL_DIGITS = ".17g"  # of the scores in a run file
 # how finetune:MODEL is trained, beside what `choose` has settings for
 MINING_DEPTH = 30  # hits among which negatives are drawn
+SEARCHED_DEPTH = 50  # hits of a training query: more, because relevant ones are no negatives
 TRAINING: Mapping[str, Any] = {
     "group_size": 2,
     "lr": 5e-5,
@@ -84,6 +88,8 @@ class SharedInputs:
     scratch: Path  # a temporary folder
     measure: Measure
     opened: ExitStack  # closes what retrievers have opened
+    # checksums of the topics and of the judgments that models are trained on
+    training_queries: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,27 +105,35 @@ class Block:
         return [query.qid for query in self.queries]
 
 
-class Rebuild:
-    """The commands that build a retriever again, each once, outside the folder of the choice."""
+class RebuildCommands:
+    """The commands that build a retriever again, each once, outside the folder of the choice.
+
+    `..._words` are options that several commands have in common.
+    """
 
     def __init__(self, inputs: SharedInputs) -> None:
         self.settings = inputs.settings
         self.folder = "winner"
         self.corpus_words = [self.settings.corpus, *words_of_options(inputs.corpus)]
         self.compute_words = words_of_options(inputs.compute)
-        self.topics_words = [self.settings.topics]
-        if self.settings.topics_format is not None:
-            self.topics_words += ["--topics-format", self.settings.topics_format.value]
-        if self.settings.topics_field is not None:
-            self.topics_words += ["--set", f"topics-field={','.join(self.settings.topics_field)}"]
+        self.topics_words = self.words_of_topics(self.settings.topics)
         self.lines: list[str] = []
+
+    def words_of_topics(self, topics: str) -> list[str]:
+        """Return the value of --topics and the options by which topics are read."""
+        words = [topics]
+        if self.settings.topics_format is not None:
+            words += ["--topics-format", self.settings.topics_format.value]
+        if self.settings.topics_field is not None:
+            words += ["--set", f"topics-field={','.join(self.settings.topics_field)}"]
+        return words
 
     def path(self, name: str) -> str:
         """Return the path of an output."""
         return f"{self.folder}/{name}"
 
     def add(self, command: str, *words: str) -> None:
-        """Add a command line."""
+        """Add a command line, unless it is there."""
         line = shlex.join(["denserk", command, *words])
         if line not in self.lines:
             self.lines.append(line)
@@ -149,8 +163,8 @@ class Retriever(ABC):
     """One retriever. `name` is that of its files, `parts` are searched before it."""
 
     score_digits = FLOAT32_DIGITS
-
-    built_from: tuple["Retriever", ...] = ()  # prepared before it, like the parts, and not searched
+    # needed to build it, and not to search with it: the model that another is fine-tuned from
+    built_from: tuple["Retriever", ...] = ()
 
     def __init__(self, name: str, inputs: SharedInputs, parts: Sequence["Retriever"] = ()) -> None:
         self.name = name
@@ -166,7 +180,7 @@ class Retriever(ABC):
         """Yield the hits of each query of a block, best first."""
 
     @abstractmethod
-    def rebuild(self, commands: Rebuild) -> str:
+    def rebuild(self, commands: RebuildCommands) -> str:
         """Add the commands that build this and search with it; return the run that they write."""
 
     @property
@@ -176,7 +190,10 @@ class Retriever(ABC):
 
     @property
     def bytes_per_passage(self) -> float | None:
-        """The size of its own index, without those of the parts; None: it is not known."""
+        """The size of its own index, without those of the parts; None: it is not known.
+
+        0 where a retriever has no index of its own.
+        """
         return 0.0
 
     @property
@@ -184,32 +201,25 @@ class Retriever(ABC):
         """The weights of a hybrid's parts at this time; None: it is no hybrid."""
         return None
 
-    def searched(self) -> list["Retriever"]:
+    def retrievers_to_search(self) -> list["Retriever"]:
         """Return the retrievers that a query is searched with, each once, and this one last."""
         retrievers: dict[str, Retriever] = {}
         for part in self.parts:
-            for retriever in part.searched():
+            for retriever in part.retrievers_to_search():
                 retrievers[retriever.name] = retriever
         return [*retrievers.values(), self]
 
-    def prepared(self) -> list["Retriever"]:
+    def retrievers_to_prepare(self) -> list["Retriever"]:
         """Return the retrievers that must be prepared, each once, and this one last."""
         retrievers: dict[str, Retriever] = {}
         for part in (*self.parts, *self.built_from):
-            for retriever in part.prepared():
+            for retriever in part.retrievers_to_prepare():
                 retrievers[retriever.name] = retriever
         return [*retrievers.values(), self]
 
 
-class LearnedValues(NamedTuple):
-    """What a block says about the weights of a hybrid."""
-
-    query_count: int
-    sums: Mapping[str, float]  # of the measure over the queries, by weights ("0.3,0.7")
-
-
 class RunFile(Retriever):
-    """A run that is there: a fixed list for each query."""
+    """A run that exists: a fixed list for each query."""
 
     score_digits = ALL_DIGITS
 
@@ -254,7 +264,7 @@ class RunFile(Retriever):
             docids, scores = self._run.hits(qid)
             yield qid, best_first(zip(docids, scores, strict=True))
 
-    def rebuild(self, commands: Rebuild) -> str:
+    def rebuild(self, commands: RebuildCommands) -> str:
         """Return the file; where it has a manifest, add the command that makes it again."""
         if beside(self.path).is_file():
             output = commands.path(self.name)
@@ -321,7 +331,7 @@ def recorded_seconds_per_query(run: str) -> float | None:
 
 
 class IndexFolder(Retriever):
-    """An index, or a folder of vectors, that is there."""
+    """An index, or a folder of vectors, that exists."""
 
     def __init__(self, name: str, inputs: SharedInputs, index: str) -> None:
         super().__init__(name, inputs)
@@ -337,7 +347,10 @@ class IndexFolder(Retriever):
         yield from self._session(block.topics).answer(block.queries)
 
     def _session(self, topics: str) -> Any:
-        """Return the open index, with the passages that the topics exclude."""
+        """Return the index, opened for queries of some topics.
+
+        It is opened for each topics on its own, because topics may list passages to leave out.
+        """
         if topics not in self._sessions:
             from denserk.tasks.search import open_search
 
@@ -347,7 +360,7 @@ class IndexFolder(Retriever):
                 topics=topics,
                 topics_format=settings.topics_format,
                 topics_field=settings.topics_field,
-                output=f"{self.name}.trec",  # which is not written
+                output=f"{self.name}.trec",  # required, and not written
             )
             search_settings = SearchSettings(hits=settings.hits)
             session = open_search(paths, search_settings, compute=self.inputs.compute)
@@ -370,17 +383,30 @@ class IndexFolder(Retriever):
         count = read_any_manifest(manifest_file).contents.get("count")
         return folder_bytes(Path(self.index)) / count if count else None
 
-    def rebuild(self, commands: Rebuild) -> str:
+    def rebuild(self, commands: RebuildCommands) -> str:
         """Add the search."""
         return self._add_search(commands, self.index)
 
-    def _add_search(self, commands: Rebuild, index: str) -> str:
+    def _add_search(self, commands: RebuildCommands, index: str) -> str:
         """Add the search of an index; return the run."""
         run = commands.path(f"{self.name}.trec")
         hits = str(commands.settings.hits)
         words = ["--topics", *commands.topics_words, "--hits", hits, *commands.compute_words]
         commands.add("search", "--index", index, *words, "--output", run)
         return run
+
+
+@contextmanager
+def keeping_what_is_built(folder: Path) -> Iterator[None]:
+    """Give errors about an index of another corpus or model a hint that helps in a choice.
+
+    The hint of a single command, --overwrite, would not: that of `choose` keeps what is built.
+    """
+    try:
+        yield
+    except MismatchError as error:
+        hint = f"{folder} keeps what is built in it: choose another --output"
+        raise MismatchError(error.message, hint) from error
 
 
 class Bm25(IndexFolder):
@@ -394,10 +420,11 @@ class Bm25(IndexFolder):
         from denserk.tasks.build_index import build_index
 
         paths = IndexPaths(corpus=self.inputs.settings.corpus, output=self.index, resume=True)
-        build_index(paths, IndexSettings(type=IndexType.BM25), corpus=self.inputs.corpus)
+        with keeping_what_is_built(self.inputs.folder):
+            build_index(paths, IndexSettings(type=IndexType.BM25), corpus=self.inputs.corpus)
         super().prepare()
 
-    def rebuild(self, commands: Rebuild) -> str:
+    def rebuild(self, commands: RebuildCommands) -> str:
         """Add the index and its search."""
         index = commands.path(self.name)
         words = ["--type", "bm25", "--corpus", *commands.corpus_words]
@@ -428,14 +455,15 @@ class Encoder(IndexFolder):
             resume=beside(self.index).is_file(),
         )
         options = ModelOptions(text=self.text_options, compute=self.inputs.compute)
-        encode(settings, self.inputs.corpus, options)
+        with keeping_what_is_built(self.inputs.folder):
+            encode(settings, self.inputs.corpus, options)
         super().prepare()
 
-    def rebuild(self, commands: Rebuild) -> str:
+    def rebuild(self, commands: RebuildCommands) -> str:
         """Add the encoding and its search."""
         return self._add_encoding(commands, self.model)
 
-    def _add_encoding(self, commands: Rebuild, model: str) -> str:
+    def _add_encoding(self, commands: RebuildCommands, model: str) -> str:
         """Add the encoding of the corpus by a model, and its search; return the run."""
         vectors = commands.path(self.name)
         words = ["--model", model, "--corpus", *commands.corpus_words, *commands.compute_words]
@@ -455,6 +483,7 @@ class FinetunedEncoder(Encoder):
         work = inputs.folder / "training"
         self._run = str(work / f"{name}.trec")
         self._examples = str(work / f"{name}.jsonl")
+        self._record = work / f"{name}.json"
 
     @property
     def text_options(self) -> Mapping[str, Any]:
@@ -476,10 +505,33 @@ class FinetunedEncoder(Encoder):
 
     def prepare(self) -> None:
         """Mine negatives, train and encode, each unless that is done."""
+        self._check_record()
         if not (Path(self.model) / "training.json").is_file():
             self._mine()
             self._train()
         super().prepare()
+
+    def _check_record(self) -> None:
+        """Record what the model is trained from; raise a MismatchError if it was something else.
+
+        An earlier comparison in the folder may have trained it on queries that now decide.
+        """
+        settings = self.inputs.settings
+        record = {
+            "base": self._base.model,
+            "corpus": settings.corpus,
+            **self.inputs.training_queries,
+            "steps": settings.finetune_steps,
+            "negatives": settings.finetune_negatives,
+            "seed": settings.seed,
+        }
+        if not self._record.is_file():
+            write_json(self._record, record)
+        phrases = differences(read_json(self._record), record)
+        if phrases:
+            message = f"{self.model} was trained in another way: {'; '.join(phrases)}"
+            hint = f"{self.inputs.folder} keeps what is built in it: choose another --output"
+            raise MismatchError(message, hint)
 
     def _mine(self) -> None:
         """Search for the training queries, and draw wrong passages from their hits."""
@@ -489,7 +541,6 @@ class FinetunedEncoder(Encoder):
         inputs = self.inputs
         settings = inputs.settings
         topics = settings.train_topics or settings.topics
-        Path(self._run).parent.mkdir(parents=True, exist_ok=True)
         search_paths = SearchPaths(
             index=(self._base.index,),
             topics=topics,
@@ -498,7 +549,7 @@ class FinetunedEncoder(Encoder):
             qrels=settings.train_qrels,
             output=self._run,
         )
-        search(search_paths, SearchSettings(hits=MINING_DEPTH + 20), compute=inputs.compute)
+        search(search_paths, SearchSettings(hits=SEARCHED_DEPTH), compute=inputs.compute)
         mining_paths = MiningPaths(
             topics=topics,
             topics_format=settings.topics_format,
@@ -511,7 +562,11 @@ class FinetunedEncoder(Encoder):
         mining = MiningSettings(
             depth=MINING_DEPTH, num_negatives=settings.finetune_negatives, skip_missing=True
         )
-        mine_negatives(mining_paths, mining, inputs.corpus)
+        try:
+            mine_negatives(mining_paths, mining, inputs.corpus)
+        except MismatchError as error:
+            hint = f"check that {settings.train_qrels} judges passages of {settings.corpus}"
+            raise MismatchError(error.message, hint) from error
 
     def _train(self) -> None:
         """Train the model, or continue its training."""
@@ -530,7 +585,7 @@ class FinetunedEncoder(Encoder):
         }
         finetune(finetuning.run_of_options(options))
 
-    def rebuild(self, commands: Rebuild) -> str:
+    def rebuild(self, commands: RebuildCommands) -> str:
         """Add mining, training, encoding and search."""
         settings = commands.settings
         vectors = commands.path(self._base.name)
@@ -540,15 +595,15 @@ class FinetunedEncoder(Encoder):
             "--output", vectors,
         )  # fmt: skip
         run = commands.path(f"{self.name}-train.trec")
-        topics = settings.train_topics or settings.topics
+        topics_words = commands.words_of_topics(settings.train_topics or settings.topics)
         qrels = settings.train_qrels or ""
         commands.add(
-            "search", "--index", vectors, "--topics", topics, "--qrels", qrels,
-            "--hits", str(MINING_DEPTH + 20), "--output", run,
+            "search", "--index", vectors, "--topics", *topics_words, "--qrels", qrels,
+            "--hits", str(SEARCHED_DEPTH), *commands.compute_words, "--output", run,
         )  # fmt: skip
         examples = commands.path(f"{self.name}.jsonl")
         commands.add(
-            "mine-negatives", "--topics", topics, "--qrels", qrels, "--run", run, *corpus,
+            "mine-negatives", "--topics", *topics_words, "--qrels", qrels, "--run", run, *corpus,
             "--depth", str(MINING_DEPTH), "--num-negatives", str(settings.finetune_negatives),
             "--skip-missing", "--output", examples,
         )  # fmt: skip
@@ -582,7 +637,7 @@ class Hybrid(Retriever):
 
     def prepare(self) -> None:
         """Check that the parts, which are prepared, have scores."""
-        for part in self.searched():
+        for part in self.retrievers_to_search():
             if isinstance(part, RunFile) and not part.has_scores:
                 hint = "a hybrid adds scores: leave this run out of it"
                 raise InputError(part.path, None, "ranks, no scores", "scores", hint)
@@ -605,7 +660,7 @@ class Hybrid(Retriever):
         """The weights."""
         return {"weights": list(self.weights)}
 
-    def rebuild(self, commands: Rebuild) -> str:
+    def rebuild(self, commands: RebuildCommands) -> str:
         """Add the fusion."""
         runs = [part.rebuild(commands) for part in self.parts]
         weights = ",".join(f"{weight:g}" for weight in self.weights)
@@ -614,6 +669,13 @@ class Hybrid(Retriever):
         hits = ["--hits", str(commands.settings.hits)]
         commands.add("fuse", *runs, *options, *hits, "--output", run)
         return run
+
+
+class LearnedValues(NamedTuple):
+    """What a block says about the weights of a hybrid."""
+
+    query_count: int  # queries with hits
+    sums: Mapping[str, float]  # of the measure over the queries, by weights ("0.3,0.7")
 
 
 class FittedHybrid(Hybrid):
@@ -629,7 +691,7 @@ class FittedHybrid(Hybrid):
         self._sums = dict.fromkeys(weight_grid(len(parts)), 0.0)
 
     def learn(self, runs_of_parts: Sequence[Run], judgments: Grades) -> LearnedValues:
-        """Add the values that each choice of weights has on a block."""
+        """Return the values that each choice of weights has on a block, after `recall` of them."""
         queries = []
         for qid in judgments:
             contributions = self._contributions(qid, runs_of_parts)
@@ -646,7 +708,10 @@ class FittedHybrid(Hybrid):
         return learned
 
     def recall(self, values: LearnedValues) -> None:
-        """Add what was learned; choose the best weights, and of equals the most even ones."""
+        """Add what was learned of a block, now or in an earlier call, and choose weights anew.
+
+        The best ones of the grid by all blocks so far, and of equals the most even ones.
+        """
         self._query_count += values.query_count
         for weights in self._sums:
             self._sums[weights] += values.sums.get(_weights_text(weights), 0.0)
@@ -684,8 +749,8 @@ class CutRetriever(Retriever):
         for qid in block.qids:
             yield qid, best_first(run.get(qid, {}).items())[: self.depth]
 
-    def rebuild(self, commands: Rebuild) -> str:
-        """Add the part, and the run with its first hits."""
+    def rebuild(self, commands: RebuildCommands) -> str:
+        """Add the part, and a fusion of its run with itself: weights 1 and 0 cut it and no more."""
         [part] = self.parts
         part_run = part.rebuild(commands)
         run = commands.path(f"{self.name}.trec")
@@ -766,10 +831,10 @@ class RerankedRetriever(Retriever):
         model: Description = self._scorer.description()
         return {"model": model}
 
-    def rebuild(self, commands: Rebuild) -> str:
+    def rebuild(self, commands: RebuildCommands) -> str:
         """Add the reranking."""
         [part] = self.parts
-        if isinstance(part, CutRetriever):
+        if isinstance(part, CutRetriever):  # --depth cuts, too
             [part] = part.parts
         first_run = part.rebuild(commands)
         run = commands.path(f"{self.name}.trec")

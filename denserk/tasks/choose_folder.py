@@ -2,7 +2,8 @@
 
 manifest.json              inputs and settings; `complete` once a decision is written
 indexes/ vectors/ models/  what retrievers are built of, each resumable by itself
-training/                  of finetune:MODEL: the hits of training queries, and negatives
+training/                  of finetune:MODEL: what it is trained from, the hits of training queries,
+                           and the examples with negatives
 blocks/0001/NAME.trec      hits for a block of queries
 blocks/0001/values.json    written last: the block is evaluated
 runs/NAME.trec             the hits of all blocks in one run
@@ -25,7 +26,7 @@ from denserk.config.retrieval import IrMetadata, RankingSettings
 from denserk.errors import InputError, MismatchError
 from denserk.evaluation.choice import TestOpening
 from denserk.index.ranking import Hits
-from denserk.io.blocks import refuse_other_run
+from denserk.io.blocks import refuse_other_run, texts_sha256
 from denserk.io.durability import flush_bytes
 from denserk.io.files import read_file, whole_binary, write_errors
 from denserk.io.ir_metadata import describe_run
@@ -33,24 +34,31 @@ from denserk.io.manifest import Kind, Manifest, beside, read_manifest, write_man
 from denserk.io.outputs import refuse_occupied
 from denserk.io.runs import read_run_scores, write_run
 from denserk.tasks.choose_candidates import LearnedValues
+from denserk.tasks.choose_json import read_json, write_json
 
 VALUES = "values.json"
-INDENTED = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+# keys of `made_from` in the manifest, each with a checksum
+QUERIES = ("topics", "qrels", "train_topics", "train_qrels")
 RESULT_FILES = ("queries.tsv", "choice.json", "choice.svg", "choice.png", "index.html")
 
 
 @dataclass(frozen=True)
 class BlockRecord:
-    """A block that is evaluated."""
+    """What values.json holds of a block that is evaluated."""
 
-    queries: list[str]
+    queries: list[str]  # their ids
     values: Mapping[str, list[float]]  # of the measure, by system
     weights: Mapping[str, list[float]]  # of hybrids, by system: those that the block had
-    learned: Mapping[str, LearnedValues] = field(default_factory=dict)  # by name of the retriever
+    # of fitted hybrids, by the name of their files: what the block says about weights
+    learned: Mapping[str, LearnedValues] = field(default_factory=dict)
 
 
 class ChoiceFolder:
-    """The files of a choice."""
+    """The files of a choice.
+
+    `manifest` is that of an unfinished choice. Its contents have `files`, the names of the runs
+    that will be written, so that --overwrite can remove them, and no other files.
+    """
 
     def __init__(self, settings: ChooseSettings, manifest: Manifest) -> None:
         self.path = Path(settings.output)
@@ -67,7 +75,7 @@ class ChoiceFolder:
         if is_choice and (self._resume or self._overwrite):
             started = read_manifest(self.path, Kind.CHOICE, unfinished=True)
             if self._resume:
-                refuse_other_run(self.path, started, self._manifest, ["topics", "qrels"])
+                refuse_other_run(self.path, started, self._manifest, QUERIES)
             else:
                 self._remove_results(started)
         else:
@@ -86,19 +94,21 @@ class ChoiceFolder:
         for name in RESULT_FILES:
             (self.path / name).unlink(missing_ok=True)
 
-    def note_files(self, names: Sequence[str]) -> None:
-        """Record the names of the runs that are about to be written."""
-        contents = {**self._manifest.contents, "files": list(names)}
-        self._manifest = replace(self._manifest, contents=contents)
-        write_manifest(self.path, self._manifest)
+    def comparison_sha256(self) -> str:
+        """Return a checksum of what decides the result: settings, candidates and queries."""
+        checksums = {}
+        for key in QUERIES:
+            checksums[key] = self._manifest.made_from.get(key, {}).get("sha256")
+        decisive = {"settings": self._manifest.settings, "queries": checksums}
+        return texts_sha256([[orjson.dumps(decisive, option=orjson.OPT_SORT_KEYS).decode()]])
 
     def complete(self, **contents: Any) -> None:
-        """Write that a decision is there."""
+        """Record in the manifest that the comparison has ended."""
         contents = {**self._manifest.contents, **contents}
         write_manifest(self.path, replace(self._manifest, complete=True, contents=contents))
 
     def interrupt(self, **contents: Any) -> None:
-        """Write how far a comparison has come that --resume continues."""
+        """Record in the manifest how far a comparison has come that --resume continues."""
         contents = {**self._manifest.contents, **contents}
         write_manifest(self.path, replace(self._manifest, contents=contents))
 
@@ -118,7 +128,7 @@ class ChoiceFolder:
         learned = {name: LearnedValues(*items) for name, items in values["learned"].items()}
         record = BlockRecord(values["queries"], values["values"], values["weights"], learned)
         if record.queries != list(qids):
-            message = f"{path} is of other queries"
+            message = f"{path} has the values of other queries than block {number} now has"
             raise MismatchError(message, "start over with --overwrite, or choose another output")
         return record
 
@@ -135,7 +145,7 @@ class ChoiceFolder:
     def write_joined_run(
         self, name: str, runs: Sequence[Path], hits: int, made_from: Mapping[str, Any], queries: int
     ) -> None:
-        """Write one run of those of several blocks."""
+        """Write the runs of several blocks, one behind the other, as one run with a manifest."""
         folder = self.path / "runs"
         folder.mkdir(exist_ok=True)
         path = folder / f"{name}.trec"
@@ -168,23 +178,6 @@ class ChoiceFolder:
             with path.open("ab") as out:
                 out.write(orjson.dumps(opening.as_json(), option=orjson.OPT_APPEND_NEWLINE))
             flush_bytes(path)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object that `write_json` wrote."""
-    try:
-        values = orjson.loads(read_file(path))
-    except ValueError:
-        values = None
-    if not isinstance(values, dict):
-        raise InputError(path, None, "another text", "a JSON object that denserk wrote")
-    return values
-
-
-def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a JSON object."""
-    with whole_binary(path) as out:
-        out.write(orjson.dumps(values, option=INDENTED))
 
 
 def write_hits(path: Path, results: Iterator[tuple[str, Hits]], tag: str, digits: str) -> None:

@@ -1,5 +1,7 @@
 """What `denserk choose` compares by: candidates from their expressions, and judged queries."""
 
+import logging
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,9 +47,12 @@ from denserk.tasks.choose_candidates import (
     SharedInputs,
 )
 
+logger = logging.getLogger(__name__)
+
 FINETUNE = "finetune:"
 BM25 = "bm25"
 NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9._+-]+")
+LONGEST_FILE_NAME = 100  # without endings, and without the number of a name that is taken
 
 
 @dataclass(frozen=True)
@@ -81,10 +86,11 @@ def parse_candidates(settings: ChooseSettings) -> list[Candidate]:
         message = f"one candidate, {candidates[0].label}: there is nothing to choose from"
         raise UsageError(message, "give --candidates twice or more")
     labels = [candidate.label for candidate in candidates]
-    repeated = sorted({label for label in labels if labels.count(label) > 1})
-    if repeated:
-        message = f"two candidates are called {repeated[0]}"
-        raise UsageError(message, f"name them: --candidates 'a={repeated[0]}'")
+    for candidate in candidates:
+        if labels.count(candidate.label) > 1:
+            message = f"two candidates are called {candidate.label}"
+            hint = f"give one another name: --candidates 'another={candidate.expression}'"
+            raise UsageError(message, hint)
     for candidate in candidates:
         check_names(candidate.expression, settings)
     return candidates
@@ -92,7 +98,7 @@ def parse_candidates(settings: ChooseSettings) -> list[Candidate]:
 
 def _parse(text: str) -> Candidate:
     """Parse a candidate; a run file without a label is called by its name without endings."""
-    candidate = parse_candidate(text, lambda path: Path(path).exists())
+    candidate = parse_candidate(text, os.path.exists)
     expression = candidate.expression
     is_unlabelled = candidate.label == str(expression)
     if is_unlabelled and isinstance(expression, Name) and Path(expression.name).is_file():
@@ -127,13 +133,15 @@ def _check_name(name: str, settings: ChooseSettings) -> None:
                 "give --train-qrels, with queries that --qrels does not judge",
             )
         look_for_model(name.removeprefix(FINETUNE))
-        return
-    if Path(name).is_file():
+    elif Path(name).is_file():
         if detect_run_or_qrels(name) is not FileKind.RUN:
             raise UsageError(f"--candidates {name}: this file is no run", EXAMPLES)
-        return
-    if is_index(name):
-        return
+    elif not is_index(name):
+        _check_model(name)
+
+
+def _check_model(name: str) -> None:
+    """Raise an error unless a name is a model folder, or a model on the hub that can be read."""
     if not Path(name).exists() and not can_be_on_hub(name):
         raise UsageError(f"--candidates {name}: no such file or folder", EXAMPLES)
     find_model(name, "--candidates")
@@ -164,8 +172,8 @@ def is_index(name: str) -> bool:
     return (path / "docid").is_file() and (path / "index").exists()
 
 
-class Retrievers:
-    """Makes the retrievers of expressions, each once, so that candidates share them."""
+class RetrieverFactory:
+    """Creates the retriever of each expression once, so that candidates share their parts."""
 
     def __init__(self, inputs: SharedInputs) -> None:
         self._inputs = inputs
@@ -180,6 +188,7 @@ class Retrievers:
         return self._by_expression[text]
 
     def _new(self, expression: Expression) -> Retriever:
+        """Return a new retriever, of parts that may be shared."""
         match expression:
             case Name(name):
                 return self._new_of_name(name)
@@ -220,7 +229,7 @@ class Retrievers:
 
     def _file_name(self, text: str) -> str:
         """Return a name for files, one that no other retriever has."""
-        name = NOT_IN_FILE_NAMES.sub("-", text).strip("-.") or "retriever"
+        name = NOT_IN_FILE_NAMES.sub("-", text[:LONGEST_FILE_NAME]).strip("-.") or "retriever"
         names = {retriever.name for retriever in self._by_expression.values()}
         number = 2
         unique_name = name
@@ -240,7 +249,7 @@ class JudgedQueries:
     qrels: str
 
     def sha256(self) -> str:
-        """Return a checksum of the judgments of the queries."""
+        """Return a checksum of the judgments: query, passage and grade."""
         rows = []
         for query in self.queries:
             for docid, grade in sorted(self.judgments[query.qid].items()):
@@ -254,50 +263,71 @@ def read_judged_queries(topics: str, qrels: str, settings: ChooseSettings) -> Ju
     Raise a MismatchError if there are none, or if judged queries have no text.
     """
     judgments = read_qrels_map(qrels)
-    queries = {}
+    queries_by_qid = {}
     qids_of_topics = []
     for query in read_queries(topics, settings.topics_format, fields=settings.topics_field):
         qids_of_topics.append(query.qid)
         if query.qid in judgments:
-            queries[query.qid] = query
-    if not queries:
+            queries_by_qid[query.qid] = query
+    if not queries_by_qid:
         raise MismatchError(
             f"{qrels} judges none of the queries of {topics}: it judges {first_names(judgments)}, "
             f"the topics are {first_names(qids_of_topics)}"
         )
-    without_text = [qid for qid in judgments if qid not in queries]
+    without_text = [qid for qid in judgments if qid not in queries_by_qid]
     if without_text:
         raise MismatchError(
             f"{topics} lacks {len(without_text):,} of the {len(judgments):,} queries that {qrels} "
             f"judges ({first_names(without_text)})",
             "name the topics that the judgments are of",
         )
-    ordered = [queries[qid] for qid in sorted(queries)]
-    return JudgedQueries(ordered, {qid: judgments[qid] for qid in queries}, topics, qrels)
+    qids = sorted(queries_by_qid)
+    queries = [queries_by_qid[qid] for qid in qids]
+    return JudgedQueries(queries, {qid: judgments[qid] for qid in qids}, topics, qrels)
 
 
-def refuse_overlap(queries: JudgedQueries, others: JudgedQueries, why: str) -> None:
+def check_relevant_passages(queries: JudgedQueries) -> None:
+    """Raise a MismatchError if no query has a relevant passage; warn of those without one."""
+    unanswerable_qids = [
+        query.qid for query in queries.queries if max(queries.judgments[query.qid].values()) <= 0
+    ]
+    count = len(queries.queries)
+    if len(unanswerable_qids) == count:
+        raise MismatchError(
+            f"{queries.qrels} judges no passage of the {count:,} queries relevant: every system "
+            "would have the value 0",
+            "relevant passages have a grade above 0",
+        )
+    if unanswerable_qids:
+        logger.warning(
+            f"{queries.qrels} judges no passage relevant for {len(unanswerable_qids):,} of the "
+            f"{count:,} queries ({first_names(unanswerable_qids)}); they count as 0"
+        )
+
+
+def refuse_overlap(queries: JudgedQueries, others: JudgedQueries, reason: str) -> None:
     """Raise a MismatchError if two sets of queries have one in common, by its text.
 
-    Queries of one file of topics are also compared by their ids.
+    Queries of one file of topics are also compared by their ids. `reason` says what would be wrong.
     """
-    texts = {_compared_text(query): query.qid for query in others.queries}
-    other_qids = {query.qid for query in others.queries}
-    same_file = queries.topics == others.topics
-    shared = []
+    other_texts = {_compared_text(query) for query in others.queries}
+    other_qids: set[str] = set()
+    if queries.topics == others.topics:
+        other_qids = {query.qid for query in others.queries}
+    shared_qids = []
     for query in queries.queries:
-        if _compared_text(query) in texts or (same_file and query.qid in other_qids):
-            shared.append(query.qid)
-    if shared:
+        if query.qid in other_qids or _compared_text(query) in other_texts:
+            shared_qids.append(query.qid)
+    if shared_qids:
         raise MismatchError(
-            f"{queries.qrels} and {others.qrels} have {len(shared):,} queries in common "
-            f"({first_names(shared)}): {why}",
+            f"{queries.qrels} and {others.qrels} have {len(shared_qids):,} queries in common "
+            f"({first_names(shared_qids)}): {reason}",
             "give judgments of other queries",
         )
 
 
 def _compared_text(query: Query) -> str:
-    """Return a query's text without what does not make it another query."""
+    """Return a query's text without differences of case and of white space."""
     return with_single_spaces(query.text).casefold()
 
 
@@ -311,7 +341,7 @@ def read_run_files(
     """
     run_files: dict[str, RunFile] = {}
     for system in systems:
-        for retriever in system.retriever.searched():
+        for retriever in system.retriever.retrievers_to_search():
             if isinstance(retriever, RunFile):
                 run_files[retriever.path] = retriever
     for run_file in run_files.values():

@@ -13,7 +13,8 @@ from denserk.tasks.choose_candidates import (
     RunFile,
     recorded_seconds_per_query,
 )
-from denserk.tasks.choose_folder import read_hits, read_json, write_hits, write_json
+from denserk.tasks.choose_folder import read_hits, write_hits
+from denserk.tasks.choose_json import read_json, write_json
 
 COSTS = "costs.json"
 
@@ -24,7 +25,7 @@ class Costs:
 
     path: Path
     build_seconds: dict[str, float] = field(default_factory=dict)
-    is_built: dict[str, bool] = field(default_factory=dict)
+    is_built: dict[str, bool] = field(default_factory=dict)  # false where that was interrupted
     search_seconds: dict[str, float] = field(default_factory=dict)
     searched_queries: dict[str, int] = field(default_factory=dict)
 
@@ -37,6 +38,11 @@ class Costs:
             self.search_seconds = values["search_seconds"]
             self.searched_queries = values["searched_queries"]
 
+    def forget_searches(self) -> None:
+        """Forget the costs of searching: a comparison that starts over searches again."""
+        self.search_seconds = {}
+        self.searched_queries = {}
+
     def write(self) -> None:
         """Write the costs."""
         values = {
@@ -48,30 +54,30 @@ class Costs:
         write_json(self.path, values)
 
     def add_build(self, name: str, seconds: float) -> None:
-        """Add a time of building a retriever."""
+        """Add to the time of building a retriever."""
         self.build_seconds[name] = self.build_seconds.get(name, 0.0) + seconds
 
     def add_search(self, name: str, seconds: float, queries: int) -> None:
-        """Add a search of a retriever."""
+        """Add the search of some queries to the time of a retriever, without that of its parts."""
         self.search_seconds[name] = self.search_seconds.get(name, 0.0) + seconds
         self.searched_queries[name] = self.searched_queries.get(name, 0) + queries
 
     def of_system(self, retriever: Retriever) -> Cost:
         """Return what a system costs, with all that it is made of."""
-        searched = retriever.searched()
-        seconds = total([self._seconds_per_query(part) for part in searched])
+        retrievers = retriever.retrievers_to_search()
+        seconds = total([self._seconds_per_query(part) for part in retrievers])
         return Cost(
             query_milliseconds=None if seconds is None else 1000 * seconds,
-            passage_bytes=total([part.bytes_per_passage for part in searched]),
+            passage_bytes=total([part.bytes_per_passage for part in retrievers]),
             build_minutes=self._build_minutes(retriever),
         )
 
     def _build_minutes(self, retriever: Retriever) -> float | None:
         """Return the time of building a system; None with a run file, which was built elsewhere."""
-        prepared = retriever.prepared()
-        if any(isinstance(part, RunFile) for part in prepared):
+        retrievers = retriever.retrievers_to_prepare()
+        if any(isinstance(part, RunFile) for part in retrievers):
             return None
-        return sum(self.build_seconds.get(part.name, 0.0) for part in prepared) / 60
+        return sum(self.build_seconds.get(part.name, 0.0) for part in retrievers) / 60
 
     def _seconds_per_query(self, retriever: Retriever) -> float | None:
         """Return the time of a query in a retriever without its parts; None: it is not known."""
@@ -105,7 +111,11 @@ class RunsOfBlock:
         return self._folder / f"{retriever.name}.trec"
 
     def run_of(self, retriever: Retriever) -> Run:
-        """Return the run of a retriever. It is read from its file, also after it was written."""
+        """Return the run of a retriever, from its file, which is first written if it is absent.
+
+        A run that was just written is read, too, so that its scores have the digits of the file,
+        whether a comparison was interrupted or not.
+        """
         if retriever.name not in self._runs:
             path = self.path(retriever)
             runs_of_parts = self.runs_of_parts(retriever)

@@ -5,11 +5,11 @@ import pytest
 from denserk.evaluation.choice import (
     Choice,
     Cost,
-    OpenDifference,
     Outcome,
     SystemResult,
-    open_sentence,
+    UndecidedDifference,
     sentence,
+    undecided_sentence,
 )
 from denserk.evaluation.choice_page import cost_axis, draw_choice, write_page
 from denserk.plots import style
@@ -17,7 +17,7 @@ from denserk.plots import style
 LEADER = SystemResult("<b>one</b>", "one", True, 50, 0.6, 0.0, 0.0, 0.0, cost=Cost(5.0, 100.0, 1.0))
 SECOND = SystemResult("two", "two", True, 50, 0.59, -0.01, -0.1, 0.08, cost=Cost(2.0, 10.0, 1.0))
 THIRD = SystemResult("three", "three", False, 25, 0.2, -0.4, -0.6, -0.1, cost=Cost(2.1))
-OPEN = OpenDifference("two", 0.01, 0.2, 500)
+OPEN = UndecidedDifference("two", 0.01, 0.2, 500)
 
 
 @pytest.fixture
@@ -36,11 +36,11 @@ def test_what_is_decided(choice):
 
 
 def test_what_would_decide(choice):
-    assert "about 450 more queries" in open_sentence(OPEN, choice)
-    assert "a few more" in open_sentence(replace(OPEN, needed_queries=50), choice)
-    assert "so few" in open_sentence(replace(OPEN, needed_queries=None), choice)
+    assert "about 450 more queries" in undecided_sentence(OPEN, choice)
+    assert "a few more" in undecided_sentence(replace(OPEN, needed_queries=50), choice)
+    assert "so few" in undecided_sentence(replace(OPEN, needed_queries=None), choice)
     equal = replace(OPEN, difference=0.0, needed_queries=None)
-    assert "the same mean" in open_sentence(equal, choice)
+    assert "the same mean" in undecided_sentence(equal, choice)
 
 
 def test_the_page_escapes_what_it_shows(choice, tmp_path):

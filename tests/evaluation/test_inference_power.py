@@ -73,6 +73,12 @@ def test_no_number_of_queries_shows_nothing(difference):
         needed_queries(difference, 0.3, 0.05)
 
 
+@pytest.mark.parametrize("level", [0.0, math.nan])
+def test_no_number_of_queries_is_enough_without_a_level(level):
+    with pytest.raises(ValueError, match="at the level"):
+        needed_queries(0.05, 0.3, level)
+
+
 def test_a_tiny_level_needs_three_queries():
     assert math.isnan(smallest_difference(0.3, 2, 1e-8))
     assert smallest_difference(0.3, 3, 1e-8) > 1000

@@ -16,12 +16,12 @@ from denserk.config.choosing import ChooseSettings, parse_budget
 from denserk.config.encoding import ComputeSettings
 from denserk.config.formats import CorpusSettings
 from denserk.errors import DenserkError, MismatchError, UsageError
-from denserk.evaluation.choice import Outcome
+from denserk.evaluation.choice import Outcome, undecided_sentence
 from denserk.io.runs import read_run_scores
 from denserk.tasks.choose import choose
-from denserk.tasks.choose_candidates import Rebuild, SharedInputs
+from denserk.tasks.choose_candidates import RebuildCommands, SharedInputs
 from denserk.tasks.choose_folder import ChoiceFolder
-from denserk.tasks.choose_inputs import Retrievers, parse_candidates
+from denserk.tasks.choose_inputs import RetrieverFactory, parse_candidates
 from tests.docs.test_readme import parse
 from tests.support.tiny_models import write_tiny, write_tiny_classifier
 from tests.support.toy import VOCABULARY, WORDS
@@ -250,7 +250,7 @@ def test_a_later_query_has_no_part_in_the_weights(settings, tmp_path):
 
 
 def test_all_kinds_of_candidates(settings, tmp_path):
-    """Retrievers share indexes; the commands that build one again are complete."""
+    """RetrieverFactory share indexes; the commands that build one again are complete."""
     candidates = (
         "bm25",
         "model",
@@ -297,10 +297,10 @@ def check_commands(settings, folder):
             nDCG @ 10,
             opened,
         )
-        retrievers = Retrievers(inputs)
-        commands = Rebuild(inputs)
+        factory = RetrieverFactory(inputs)
+        commands = RebuildCommands(inputs)
         for _, expression in parse_candidates(settings):
-            retrievers.make(expression).rebuild(commands)
+            factory.make(expression).rebuild(commands)
     names = {shlex.split(line)[1] for line in commands.lines}
     assert names == {"index", "encode", "search", "fuse", "rerank", "mine-negatives", "finetune"}
     for name in names:
@@ -450,6 +450,125 @@ def test_overwriting_removes_no_other_files(settings, tmp_path):
     choose(settings("good.trec", "bad.trec", block_size=10, overwrite=True))
     assert note.read_text() == "mine"
     assert not (tmp_path / "choice/runs/copy.trec").exists()
+
+
+def test_overwriting_does_not_keep_a_model_of_other_training_queries(settings):
+    """They may be the queries that now decide."""
+    options: dict[str, Any] = {"finetune_steps": 1, "block_size": 20}
+    candidates = ("finetune:model", "good.trec")
+    choose(settings(*candidates, train_qrels="train.txt", **options))
+    for change in ({"train_qrels": "test.txt"}, {"train_qrels": "train.txt", "finetune_steps": 2}):
+        with pytest.raises(MismatchError, match="was trained in another way") as error:
+            choose(settings(*candidates, overwrite=True, **{**options, **change}))
+        assert "another --output" in error.value.hint
+    with pytest.raises(MismatchError, match="train_qrels"):
+        choose(settings(*candidates, train_qrels="test.txt", resume=True, **options))
+
+
+def test_an_index_of_another_corpus_is_not_overwritten(settings, tmp_path):
+    choose(settings("bm25", "good.trec", block_size=20))
+    shorter = tmp_path / "shorter.jsonl"
+    shorter.write_text("".join(Path("corpus.jsonl").read_text().splitlines(keepends=True)[:50]))
+    with pytest.raises(MismatchError) as error:
+        choose(settings("bm25", "good.trec", corpus=str(shorter), overwrite=True))
+    assert "choose another --output" in error.value.hint
+
+
+def test_a_recorded_opening_is_of_the_same_systems(settings):
+    """Not of others that have their names."""
+    choose(settings("x=good.trec", "bad.trec", test_qrels="test.txt"))
+    other = settings("x=near.trec", "bad.trec", test_qrels="test.txt", overwrite=True)
+    with pytest.raises(UsageError, match="was opened at"):
+        choose(other)
+
+
+def test_a_comparison_that_starts_over_forgets_the_time_of_searches(settings, tmp_path):
+    for overwrite in (False, True):
+        choose(settings("good.trec", "copy.trec", overwrite=overwrite))
+    costs = json.loads((tmp_path / "choice/costs.json").read_text())
+    assert costs["searched_queries"] == {"good": 40, "copy": 40}
+
+
+def test_an_interrupted_start_does_not_leave_runs_behind(settings, tmp_path, monkeypatch):
+    """A comparison that starts over removes them, and does not read them as its own."""
+    choose(settings("good.trec", "bad.trec"))
+    with monkeypatch.context() as patch:
+        patch.setattr("denserk.tasks.choose.BlockwiseComparison", None)
+        with pytest.raises(TypeError):
+            choose(settings("good.trec", "bad.trec", resume=True))
+    choose(settings("near.trec", "copy.trec", overwrite=True))
+    assert not (tmp_path / "choice/runs/bad.trec").exists()
+
+
+def test_equal_means_of_different_values_are_equal(settings, tmp_path):
+    """The reciprocal ranks 1, 1/2, 1/3 and 1/2, 1/3, 1 have sums that differ in the last digit."""
+    for name, ranks in {"a": (1, 2, 3), "b": (2, 3, 1)}.items():
+        lines = []
+        for n in range(39):
+            for rank in (1, 2, 3):
+                docid = f"p{n}" if rank == ranks[n % 3] else f"other{rank}"
+                lines.append(f"q{n} Q0 {docid} {rank} {9 - rank} run\n")
+        (tmp_path / f"{name}.trec").write_text("".join(lines))
+    (tmp_path / "qrels.txt").write_text("".join(f"q{n} 0 p{n} 1\n" for n in range(39)))
+    runs = [str(tmp_path / "a.trec"), str(tmp_path / "b.trec")]
+    choice = choose(settings(*runs, qrels=str(tmp_path / "qrels.txt"), measure="RR@10"))
+    [difference] = choice.undecided
+    assert difference.difference == 0
+    assert "the same mean" in undecided_sentence(difference, choice)
+
+
+@pytest.mark.parametrize("alpha", [5e-324, 1e-300, 1 - 1e-15])
+def test_any_alpha(settings, alpha):
+    choice = choose(settings("good.trec", "near.trec", alpha=alpha, block_size=20))
+    assert choice.alpha == alpha
+
+
+def test_long_candidates_have_short_file_names(settings, tmp_path):
+    candidate = "+".join(f"good.trec%{depth}" for depth in range(1, 40))
+    choose(settings("0.5*good.trec+0.5*bad.trec", candidate, budget="0s", block_size=3))
+    names = [path.name for path in (tmp_path / "choice/runs").iterdir()]
+    assert max(map(len, names)) < 150
+
+
+def test_runs_of_one_name_need_another(settings, tmp_path):
+    (tmp_path / "good.trec").write_text(Path("good.trec").read_text())
+    with pytest.raises(UsageError) as error:
+        choose(settings("good.trec", str(tmp_path / "good.trec")))
+    assert "another=good.trec" in error.value.hint
+
+
+def test_queries_without_a_relevant_passage(settings, tmp_path, caplog):
+    qrels = tmp_path / "qrels.txt"
+    lines = [f"q{n} 0 p{n} {0 if n < 3 else 1}\n" for n in range(10)]
+    qrels.write_text("".join(lines))
+    choose(settings("good.trec", "bad.trec", qrels=str(qrels)))
+    assert "for 3 of the 10 queries" in caplog.text
+    qrels.write_text("".join(lines[:3]))
+    with pytest.raises(MismatchError, match="no passage of the 3 queries relevant"):
+        choose(settings("good.trec", "bad.trec", qrels=str(qrels), overwrite=True))
+
+
+def test_training_judgments_of_another_corpus(settings, tmp_path):
+    (tmp_path / "train.txt").write_text("q41 0 nowhere 1\n")
+    options = {"train_qrels": str(tmp_path / "train.txt")}
+    with pytest.raises(MismatchError) as error:
+        choose(settings("finetune:model", "good.trec", **options))
+    assert "train.txt judges passages of corpus.jsonl" in error.value.hint
+
+
+def test_topics_that_are_read_twice_are_files(settings):
+    with pytest.raises(UsageError, match="--train-topics -"):
+        settings("bm25", "model", train_qrels="train.txt", train_topics="-")
+
+
+@pytest.mark.parametrize("name", ["my run", "bm25+minilm", "a=b", ""])
+def test_names_in_python_are_names(settings, tmp_path, name):
+    settings()
+    runs: dict[str, Any] = {name: "good.trec", "bad": "bad.trec"}
+    with pytest.raises(UsageError, match="is no name"):
+        denserk.choose(
+            "corpus.jsonl", "queries.tsv", "qrels.txt", output=tmp_path / "choice", candidates=runs
+        )
 
 
 def test_the_python_function_takes_runs_in_memory(collection, tmp_path):
