@@ -56,6 +56,7 @@ def evaluate(
     from denserk.tasks.evaluation_outputs import check_page
 
     settings: EvalSettings = inputs  # measures and baseline may be replaced below
+    _check_format(inputs)
     if inputs.corpus is None and inputs.report is None:
         reject_given(corpus, why="only for --corpus or --report")
     if inputs.draw is not None:
@@ -88,7 +89,7 @@ def evaluate(
         reading=corpus,
     )
     if inputs.to_judge is not None and inputs.output is not None:
-        _write_pool(result, inputs.output, sources)
+        _write_pool(result, inputs.output, sources, runs)
     _finish(result, runs, settings, sources, inputs)
 
 
@@ -132,14 +133,41 @@ def _draw(files: list[str], inputs: config.EvalInputSettings, corpus: CorpusSett
     )
 
 
-def _write_pool(result: "EvaluationResult", path: str, sources: ReportSources) -> None:
+def _check_format(inputs: config.EvalInputSettings) -> None:
+    """Raise a UsageError for what the output format has no lines for; warn of what it leaves out.
+
+    Both only if a format is asked for: the default one has lines for everything.
+    """
+    options = []
+    if inputs.unjudged is not None:
+        options.append("--unjudged")
+    if inputs.predicted is not None and inputs.draw is None:
+        options.append("--predicted")
+    if not options:
+        return
+    names = " and ".join(options)
+    if inputs.format is config.OutputFormat.TREC_EVAL:
+        raise UsageError(f"--format trec_eval has no lines for {names}", "choose another format")
+    if inputs.format is config.OutputFormat.LATEX:
+        logger.warning(
+            f"--format latex prints the measures without what {names} adds: choose another format "
+            "for that, for example markdown"
+        )
+
+
+def _write_pool(
+    result: "EvaluationResult", path: str, sources: ReportSources, runs: Sequence[str]
+) -> None:
     """Write the unjudged hits that --to-judge chose."""
     from denserk.tasks.evaluate_unjudged import write_pairs
 
     assert result.unjudged is not None
     plan = result.unjudged.plan
     assert plan is not None  # --output needs --to-judge
-    count = write_pairs(path, plan, sources.topics, sources.corpus, sources.reading)
+    count = write_pairs(path, plan, sources, runs)
+    if count == 0:
+        logger.info(f"{path}: no hits to judge, as the sign is decided")
+        return
     logger.info(f"{path}: {count:,} hits to judge; grades go into the third column")
 
 

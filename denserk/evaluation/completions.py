@@ -82,7 +82,11 @@ class BoundedMeasure(ABC):
         return Bounds(0.0 - negative_low, high, high_is_exact & low_is_exact)
 
     def may_depend_on(self, ranks: Floats) -> bool:
-        """Return whether a difference may depend on a hit, by its ranks in both runs: (2,)."""
+        """Return whether a difference may depend on a hit.
+
+        `ranks` are those of the hit in the run and in its baseline, (2,), infinite where it lacks
+        the hit. A measure of ideal rankings depends on hits of other runs, too.
+        """
         return True
 
     @abstractmethod
@@ -97,7 +101,7 @@ def greatest_of(
     baseline: int | None,
     highest: int,
 ) -> Floats:
-    """Return the greatest difference of each query: see `bounds_of`."""
+    """Return the greatest difference of each query, (Q,): half of what `bounds_of` computes."""
     greatest = np.zeros(len(queries))
     for block in _blocks(queries, highest):
         rows = _padded([queries[position] for position in block], run, baseline)
@@ -121,20 +125,21 @@ def bounds_of(
     exact = np.ones(len(queries), bool)
     for block in _blocks(queries, highest):
         rows = _padded([queries[position] for position in block], run, baseline)
-        of_block = measure.bounds(rows, highest)
-        low[block] = of_block.low
-        high[block] = of_block.high
-        exact[block] = of_block.exact
+        block_bounds = measure.bounds(rows, highest)
+        low[block] = block_bounds.low
+        high[block] = block_bounds.high
+        exact[block] = block_bounds.exact
     return Bounds(low, high, exact)
 
 
 def _blocks(queries: Sequence[QueryHits], highest: int) -> Iterator[list[int]]:
-    """Yield positions of queries with about as many passages, few enough for one computation.
+    """Yield the positions of queries that are computed together, of about equal lengths.
 
     Each passage takes the memory of all grades, up to the highest one.
     """
     block: list[int] = []
-    for position in sorted(range(len(queries)), key=lambda row: len(queries[row].docids)):
+    shortest_first = sorted(range(len(queries)), key=lambda row: len(queries[row].docids))
+    for position in shortest_first:
         size = (len(queries[position].docids) + 1) * (highest + 1)
         if block and (len(block) + 1) * size > CELLS:
             yield block
@@ -204,6 +209,8 @@ def _gain_function(gains: Mapping[int, int], provider: str) -> Callable[[int], f
 class RatioProblem(NamedTuple):
     """A ratio whose sums depend on how many unjudged hits of a query reach each level of gain.
 
+    The G levels are the gains of grades above the least one; a hit reaches those up to its gain.
+
     Numerator: `fixed`, and for each hit that reaches level g, `steps[g]` times its coefficient.
     Denominator: `base`, and for each level g, `denominators[:, g, m]` where m hits reach it.
     """
@@ -211,7 +218,7 @@ class RatioProblem(NamedTuple):
     fixed: Floats  # (Q,)
     coefficients: Floats  # (Q, M)
     is_unjudged: Flags  # (Q, M)
-    steps: Floats  # (G,) from one level of gain to the next
+    steps: Floats  # (G,) from each gain to the next larger one
     base: Floats  # (Q,)
     denominators: Floats  # (Q, G, M + 1)
 
@@ -225,7 +232,8 @@ def greatest_ratio(problem: RatioProblem) -> Floats:
     """
     usable = np.where(problem.is_unjudged, problem.coefficients, -inf)
     largest_first = -np.sort(-usable, axis=1)
-    sums = np.pad(np.cumsum(largest_first, axis=1), ((0, 0), (1, 0)))  # (Q, M + 1)
+    # (Q, M + 1) of the largest 0 to M coefficients; of more than are unjudged: -infinity
+    sums = np.pad(np.cumsum(largest_first, axis=1), ((0, 0), (1, 0)))
     rows = np.arange(len(sums))[:, None]
     levels = np.arange(len(problem.steps))[None, :]
     ratio = _divided(problem.fixed, problem.base + problem.denominators[:, :, 0].sum(axis=1))
@@ -245,7 +253,8 @@ def greatest_ratio(problem: RatioProblem) -> Floats:
 def _best_counts(profits: Floats) -> NDArray[np.intp]:
     """Return how many hits reach each level (Q, G), for the largest sum of profits (Q, G, M + 1).
 
-    No more hits reach a level than the one below.
+    No more hits reach a level than the one below. From the highest level to the lowest, the best
+    number up to each limit is found; then the limits are chosen from the lowest level upwards.
 
     >>> _best_counts(np.array([[[0.0, 1.0, 5.0], [0.0, 2.0, 1.0]]]))
     array([[2, 1]])
@@ -259,11 +268,11 @@ def _best_counts(profits: Floats) -> NDArray[np.intp]:
         is_best = totals == best_above
         best_position_up_to.append(np.maximum.accumulate(np.where(is_best, positions, 0), axis=1))
     rows = np.arange(len(profits))
-    count = np.full(len(profits), profits.shape[2] - 1)
+    limit = np.full(len(profits), profits.shape[2] - 1)  # the number at the level below
     counts = []
     for positions_up_to in reversed(best_position_up_to):
-        count = positions_up_to[rows, count]
-        counts.append(count)
+        limit = positions_up_to[rows, limit]
+        counts.append(limit)
     return np.stack(counts, axis=1)
 
 
@@ -282,18 +291,18 @@ class _Ndcg(BoundedMeasure):
     def greatest(self, rows: Rows, highest: int) -> tuple[Floats, Flags]:
         coefficients = self._discounts(rows.ranks) - self._discounts(rows.baseline_ranks)
         is_unjudged = rows.grades == UNJUDGED
-        judged_gains = self._gains(rows.grades)
-        least_gain, *further_gains = sorted({self.gain(grade) for grade in range(highest + 1)})
-        hit_gains = np.where(is_unjudged, least_gain, judged_gains)
-        all_gains = np.concatenate([judged_gains, self._gains(rows.other_grades)], axis=1)
+        hit_gains = self._gains(rows.grades)
+        possible_gains = sorted({self.gain(grade) for grade in range(highest + 1)})
+        least_hit_gains = np.where(is_unjudged, possible_gains[0], hit_gains)
+        judged_gains = np.concatenate([hit_gains, self._gains(rows.other_grades)], axis=1)
         base, denominators = self._ideal(
-            all_gains, is_unjudged.sum(axis=1), rows.grades.shape[1], [least_gain, *further_gains]
+            judged_gains, is_unjudged.sum(axis=1), rows.grades.shape[1], possible_gains
         )
         problem = RatioProblem(
-            fixed=(coefficients * hit_gains).sum(axis=1),
+            fixed=(coefficients * least_hit_gains).sum(axis=1),
             coefficients=coefficients,
             is_unjudged=is_unjudged,
-            steps=np.diff([least_gain, *further_gains]),
+            steps=np.diff(possible_gains),
             base=base,
             denominators=denominators,
         )
@@ -310,17 +319,19 @@ class _Ndcg(BoundedMeasure):
         if not len(judged_grades):
             return np.zeros(grades.shape)
         lowest = int(judged_grades.min())
-        table = [self.gain(grade) for grade in range(lowest, int(judged_grades.max()) + 1)]
+        highest = int(judged_grades.max())
+        gain_by_grade = np.array([self.gain(grade) for grade in range(lowest, highest + 1)])
         positions = np.where(is_judged, grades - lowest, 0)
-        return np.where(is_judged, np.array(table)[positions], 0.0)
+        return np.where(is_judged, gain_by_grade[positions], 0.0)
 
     def _ideal(
         self, judged_gains: Floats, unjudged_counts: Integers, width: int, gains: Sequence[float]
     ) -> tuple[Floats, Floats]:
         """Return the ideal DCG as `base` and `denominators` of a RatioProblem.
 
-        The ideal DCG is the sum, over all heights of gain, of the discounts of as many first ranks
-        as there are passages that reach the height.
+        The ideal DCG is the sum over all gains, in ascending order, of the step from the gain
+        before, times the discounts of as many first ranks as passages have this gain or more.
+        `gains` are those that unjudged hits may have, ascending; `width` is the number of hits.
         """
         least_gain = gains[0]
         query_count = len(judged_gains)
@@ -329,16 +340,16 @@ class _Ndcg(BoundedMeasure):
         most_passages = judged_gains.shape[1] + width + 1
         discounts = self._discounts(np.arange(1.0, most_passages + 1))
         discount_sums = np.concatenate([[0.0], np.cumsum(discounts)])
-        heights = sorted({0.0, *np.unique(judged_gains).tolist(), *gains})
-        for lower, height in pairwise(heights):
-            step = height - lower
-            judged_counts = (judged_gains >= height).sum(axis=1)
-            if height <= least_gain:  # all unjudged hits reach it
+        ascending_gains = sorted({0.0, *np.unique(judged_gains).tolist(), *gains})
+        for lower_gain, gain in pairwise(ascending_gains):
+            step = gain - lower_gain
+            judged_counts = (judged_gains >= gain).sum(axis=1)
+            if gain <= least_gain:  # all unjudged hits reach it
                 base += step * discount_sums[judged_counts + unjudged_counts]
-            elif height > gains[-1]:  # none does
+            elif gain > gains[-1]:  # none does
                 base += step * discount_sums[judged_counts]
             else:
-                level = sum(gain < height for gain in gains) - 1
+                level = sum(possible_gain < gain for possible_gain in gains) - 1
                 counts = judged_counts[:, None] + np.arange(width + 1)
                 denominators[:, level] += step * discount_sums[counts]
         return base, denominators
@@ -428,22 +439,27 @@ class _FirstRelevant(_BinaryMeasure):
         super().__init__(level)
         self._value_at = value_at
 
+    def may_depend_on(self, ranks: Floats) -> bool:
+        return bool(self._value_at(ranks).any())
+
     def greatest(self, rows: Rows, highest: int) -> tuple[Floats, Flags]:
         is_relevant = self._is_relevant(rows.grades)
         values = self._value_at(rows.ranks)  # (Q, M) if the passage is the first relevant one
         baseline_values = self._value_at(rows.baseline_ranks)
         value = np.max(values, axis=1, where=is_relevant, initial=0.0)
         baseline_value = np.max(baseline_values, axis=1, where=is_relevant, initial=0.0)
-        # of all completions with the same first relevant hit, the one without others is greatest
+        # one further relevant passage suffices: of several, the one that the run ranks first gives
+        # the run its value, and the others can only raise that of the baseline
         with_passage = np.maximum(value[:, None], values)
         baseline_with_passage = np.maximum(baseline_value[:, None], baseline_values)
-        greatest = np.max(
+        greatest_with_passage = np.max(
             with_passage - baseline_with_passage,
             axis=1,
             where=self._may_be_relevant(rows, highest),
             initial=-inf,
         )
-        return np.maximum(value - baseline_value, greatest), np.ones(len(value), bool)
+        greatest = np.maximum(value - baseline_value, greatest_with_passage)
+        return greatest, np.ones(len(value), bool)
 
 
 # measures whose queries are computed one by one
@@ -479,7 +495,7 @@ def _greatest_r_precision(relevant_count: int, relevant: _RankPair, unjudged: _R
     """Return the greatest difference of Rprec, over the number of unjudged hits that are relevant.
 
     For a given number, those that only the run has above the cut-off are taken first, then those
-    that both or neither have there.
+    that both or neither have there, and last those of the baseline alone.
     """
     further = np.arange(len(unjudged.run) + 1)  # (U + 1,) unjudged hits that are relevant
     cutoffs = relevant_count + further
@@ -487,9 +503,9 @@ def _greatest_r_precision(relevant_count: int, relevant: _RankPair, unjudged: _R
     in_both = _counts_up_to(np.maximum(unjudged.run, unjudged.baseline), cutoffs)
     in_run_alone = _counts_up_to(unjudged.run, cutoffs) - in_both
     in_baseline_alone = _counts_up_to(unjudged.baseline, cutoffs) - in_both
-    elsewhere = len(unjudged.run) - in_baseline_alone
+    not_in_baseline_alone = len(unjudged.run) - in_baseline_alone
     gained = np.minimum(further, in_run_alone)
-    lost = np.maximum(further - elsewhere, 0)
+    lost = np.maximum(further - not_in_baseline_alone, 0)
     values = _divided((fixed + gained - lost).astype(float), cutoffs.astype(float))
     return float(values.max())
 
@@ -583,8 +599,8 @@ def _greatest_difference(
     unjudged_count = len(run.weights)
     relevant_counts = relevant_count + np.arange(unjudged_count + 1.0)
     sums = run.largest() - baseline.smallest()
-    one_is_fixed = not run.weights.any() or not baseline.weights.any()
-    if one_is_fixed:
+    is_of_one_run = not run.weights.any() or not baseline.weights.any()
+    if is_of_one_run:  # only one of both sums depends on the unjudged hits
         return float(_divided(sums, relevant_counts).max()), True
     fixed = run.fixed - baseline.fixed
     linear = run.linear - baseline.linear
@@ -598,7 +614,11 @@ def _greatest_difference(
 
 
 def _greatest_of_all(fixed: float, linear: Floats, quadratic: Floats, relevant_count: int) -> float:
-    """Return the greatest ratio of a quadratic form to the relevant passages, of all choices."""
+    """Return the greatest ratio of a quadratic form to the relevant passages, of all choices.
+
+    A choice says which of the U unjudged hits are relevant: 2^U rows of 0 and 1, as in binary
+    numbers.
+    """
     unjudged_count = len(linear)
     numbers = np.arange(2**unjudged_count)[:, None]
     choices = (numbers >> np.arange(unjudged_count) & 1).astype(float)  # (2^U, U)

@@ -51,10 +51,10 @@ class JudgedDifference(NamedTuple):
     baseline: int
     highest_grade: int
 
-    @property
-    def both(self) -> list[int]:
-        """The positions of both runs."""
-        return [self.run, self.baseline]
+    def may_depend_on(self, pair: "_Pair") -> bool:
+        """Return whether the difference may depend on the grade of a hit."""
+        ranks = self.queries[pair.query].ranks
+        return self.bounded.may_depend_on(ranks[[self.run, self.baseline], pair.hit])
 
     def highs(self, queries: Sequence[QueryHits]) -> Floats:
         """Return the greatest differences of queries: (Q,)."""
@@ -81,16 +81,12 @@ def plan_judging(difference: JudgedDifference, names: ComparedNames, count: int)
     pairs = _pairs_that_matter(difference, low, high)
     probabilities = _grade_probabilities(difference)
     if probabilities is None:
-        grade_count = difference.highest_grade + 1
         low_is_nearer = bool(low.sum() + high.sum() >= 0)
-        even_chances = [
-            np.full((len(query.docids), grade_count), 1 / grade_count)
-            for query in difference.queries
-        ]
         ordered_pairs = _most_useful_first(
-            difference, pairs, even_chances, raises_low=low_is_nearer
+            difference, pairs, _even_probabilities(difference), raises_low=low_is_nearer
         )
-        return JudgingPlan(*names, _named(difference, ordered_pairs[:count]), len(pairs))
+        named_pairs = _named(difference, ordered_pairs[:count])
+        return JudgingPlan(*names, pairs=named_pairs, sufficient=len(pairs))
     completions = _draw_completions(difference, probabilities)
     share_higher = _share_higher(difference, completions)
     ordered_pairs = _most_useful_first(
@@ -102,11 +98,12 @@ def plan_judging(difference: JudgedDifference, names: ComparedNames, count: int)
         sufficient=len(pairs),
         share_higher=share_higher,
     )
+    # a query with P pairs is bounded P + 1 times in each completion
     draw_count = _affordable_draws(difference, len(pairs) + len(difference.queries))
     if draw_count < FEWEST_DRAWS:
         return plan
-    fewer_completions = [grades[:draw_count] for grades in completions]
-    counts = _needed_counts(difference, ordered_pairs, fewer_completions)
+    first_completions = [grades[:draw_count] for grades in completions]
+    counts = _needed_counts(difference, ordered_pairs, first_completions)
     return replace(
         plan,
         likely=int(np.quantile(counts, 0.5, method="higher")),
@@ -115,7 +112,10 @@ def plan_judging(difference: JudgedDifference, names: ComparedNames, count: int)
 
 
 def _affordable_draws(difference: JudgedDifference, row_count: int) -> int:
-    """Return how often so many queries can be bounded in a short time, `MOST_DRAWS` at most."""
+    """Return how many draws are affordable, `MOST_DRAWS` at most.
+
+    For each draw `row_count` queries are bounded.
+    """
     width = max(len(query.docids) for query in difference.queries)
     affordable_rows = min(MOST_ROWS, MOST_CELLS // width)
     return min(affordable_rows // row_count, MOST_DRAWS)
@@ -141,9 +141,10 @@ def _pairs_that_matter(difference: JudgedDifference, low: Floats, high: Floats) 
             continue
         best_ranks = query.ranks.min(axis=0)
         for hit in np.flatnonzero(query.grades == UNJUDGED).tolist():
-            if difference.bounded.may_depend_on(query.ranks[difference.both, hit]):
-                ranked_pairs.append((best_ranks[hit], position, hit))
-    return [_Pair(query, hit) for _, query, hit in sorted(ranked_pairs)]
+            pair = _Pair(position, hit)
+            if difference.may_depend_on(pair):
+                ranked_pairs.append((best_ranks[hit], pair))
+    return [pair for _, pair in sorted(ranked_pairs)]
 
 
 def _judged(query: QueryHits, hits: Sequence[int], grades: Sequence[int]) -> QueryHits:
@@ -181,14 +182,18 @@ def _most_useful_first(
     expected_bounds = (moved_bounds.reshape(-1, grade_count) * chances).sum(axis=1)
     movements = expected_bounds - bounds[[pair.query for pair in compared_pairs]]
     order = np.argsort(-movements.round(DIGITS), kind="stable")
-    return [*(compared_pairs[position] for position in order), *pairs[len(compared_pairs) :]]
+    ordered_pairs = [compared_pairs[position] for position in order]
+    return ordered_pairs + list(pairs[len(compared_pairs) :])
 
 
 # how probable grades are
 
 
 def _judged_counts(query: QueryHits, highest_grade: int) -> Floats:
-    """Return how often each grade is among the judged hits of a query, by rank: (B, G + 1)."""
+    """Return how often each grade is among the judged hits of a query: (B, G + 1).
+
+    Rows are the groups of ranks between RANK_BOUNDS, columns the grades from 0 to the highest.
+    """
     counts = np.zeros((len(RANK_BOUNDS) + 1, highest_grade + 1))
     is_judged = query.grades != UNJUDGED
     grades = np.maximum(query.grades[is_judged], 0)
@@ -203,9 +208,11 @@ def _rank_groups(query: QueryHits) -> NDArray[np.intp]:
 
 
 def _grade_probabilities(difference: JudgedDifference) -> list[Floats] | None:
-    """Return how probable each grade of each hit is, for all queries: (M, G + 1).
+    """Return how probable each grade of each hit is, for each query: (M, G + 1).
 
-    Returns None unless relevant and other hits are judged: some qrels have relevant passages alone.
+    Shares of grades are smoothed twice: those of a group of ranks by those of all hits, and those
+    of a query by those of the group. Returns None unless relevant and other hits are judged: some
+    qrels have relevant passages alone.
     """
     counts_of_queries = [
         _judged_counts(query, difference.highest_grade) for query in difference.queries
@@ -214,14 +221,28 @@ def _grade_probabilities(difference: JudgedDifference) -> list[Floats] | None:
     has_both_kinds = counts[:, 0].any() and counts[:, 1:].any()
     if not has_both_kinds:
         return None
-    overall = counts.sum(axis=0) / counts.sum()
-    of_ranks = counts + STRENGTH * overall
-    of_ranks /= of_ranks.sum(axis=1, keepdims=True)
+    overall_shares = counts.sum(axis=0) / counts.sum()
+    shares_by_group = _as_shares(counts + STRENGTH * overall_shares)
     probabilities = []
     for query, counts_of_query in zip(difference.queries, counts_of_queries, strict=True):
-        weights = counts_of_query.sum(axis=0) + STRENGTH * of_ranks[_rank_groups(query)]
-        probabilities.append(weights / weights.sum(axis=1, keepdims=True))
+        shares_of_hits = shares_by_group[_rank_groups(query)]  # (M, G + 1)
+        weights = counts_of_query.sum(axis=0) + STRENGTH * shares_of_hits
+        probabilities.append(_as_shares(weights))
     return probabilities
+
+
+def _as_shares(weights: Floats) -> Floats:
+    """Return weights divided by the sums of their rows."""
+    shares: Floats = weights / weights.sum(axis=1, keepdims=True)
+    return shares
+
+
+def _even_probabilities(difference: JudgedDifference) -> list[Floats]:
+    """Return the same probability for each grade of each hit, for each query: (M, G + 1)."""
+    grade_count = difference.highest_grade + 1
+    return [
+        np.full((len(query.docids), grade_count), 1 / grade_count) for query in difference.queries
+    ]
 
 
 # simulated judgments
@@ -230,15 +251,15 @@ def _grade_probabilities(difference: JudgedDifference) -> list[Floats] | None:
 def _draw_completions(
     difference: JudgedDifference, probabilities: Sequence[Floats]
 ) -> list[Integers]:
-    """Return drawn grades of all hits of each query, judged ones as they are: (D, M)."""
+    """Return drawn grades of all hits for each query, judged ones as they are: (D, M)."""
     draw_count = max(_affordable_draws(difference, len(difference.queries)), FEWEST_DRAWS)
     generator = np.random.default_rng(SEED)
     completions = []
     for query, chances in zip(difference.queries, probabilities, strict=True):
         limits = np.cumsum(chances, axis=1)  # (M, G + 1)
         numbers = generator.random((draw_count, len(query.docids), 1))
-        drawn = (numbers > limits[None, :, :-1]).sum(axis=2)
-        completions.append(np.where(query.grades == UNJUDGED, drawn, query.grades))
+        drawn_grades = (numbers > limits[None, :, :-1]).sum(axis=2)
+        completions.append(np.where(query.grades == UNJUDGED, drawn_grades, query.grades))
     return completions
 
 
@@ -255,33 +276,55 @@ def _share_higher(difference: JudgedDifference, completions: Sequence[Integers])
 def _needed_counts(
     difference: JudgedDifference, pairs: Sequence[_Pair], completions: Sequence[Integers]
 ) -> Integers:
-    """Return how many of the pairs, in order, decide the sign in each completion: (D,)."""
-    order_of_query: dict[int, list[int]] = {}  # query -> positions of its pairs
+    """Return how many of the pairs, in order, decide the sign in each completion: (D,).
+
+    A pair moves the bounds of its own query alone, by what it adds to the pairs before it.
+    """
+    positions_of_query: dict[int, list[int]] = {}  # query -> positions of its pairs
     for position, pair in enumerate(pairs):
-        order_of_query.setdefault(pair.query, []).append(position)
-    rows = []
-    for query_position, positions in order_of_query.items():
+        positions_of_query.setdefault(pair.query, []).append(position)
+    rows = []  # of each query, in each completion: with 0, 1, 2, ... of its pairs judged
+    for query_position, positions in positions_of_query.items():
         query = difference.queries[query_position]
         hits = [pairs[position].hit for position in positions]
         for grades in completions[query_position]:
             for count in range(len(hits) + 1):
                 rows.append(_judged(query, hits[:count], grades[hits[:count]]))
-    lows = difference.lows(rows)
-    highs = difference.highs(rows)
-    low = difference.lows(difference.queries)
-    high = difference.highs(difference.queries)
     draw_count = len(completions[0])
-    low_steps = np.zeros((draw_count, len(pairs)))
-    high_steps = np.zeros((draw_count, len(pairs)))
-    start = 0
-    for positions in order_of_query.values():
-        size = draw_count * (len(positions) + 1)
-        block = slice(start, start + size)
-        low_steps[:, positions] = np.diff(lows[block].reshape(draw_count, -1), axis=1)
-        high_steps[:, positions] = np.diff(highs[block].reshape(draw_count, -1), axis=1)
-        start += size
-    sums_of_lows = low.sum() + np.pad(np.cumsum(low_steps, axis=1), ((0, 0), (1, 0)))
-    sums_of_highs = high.sum() + np.pad(np.cumsum(high_steps, axis=1), ((0, 0), (1, 0)))
-    is_open = (sums_of_lows < -ROUNDING) & (sums_of_highs > ROUNDING)
+    groups = list(positions_of_query.values())
+    low_steps = _steps(difference.lows(rows), groups, draw_count)
+    high_steps = _steps(difference.highs(rows), groups, draw_count)
+    low_sums = _running_sums(difference.lows(difference.queries).sum(), low_steps)
+    high_sums = _running_sums(difference.highs(difference.queries).sum(), high_steps)
+    is_open = (low_sums < -ROUNDING) & (high_sums > ROUNDING)
     counts: Integers = is_open.sum(axis=1)  # bounds only narrow: what is decided stays so
     return counts
+
+
+def _steps(bounds: Floats, groups: Sequence[Sequence[int]], draw_count: int) -> Floats:
+    """Return by how much each of P pairs moves a bound in each of D completions: (D, P).
+
+    `groups` are the positions of the pairs of each query. `bounds` has for each group and each
+    completion the bound of the query with 0, 1, 2, ... of its pairs judged, one after the other.
+
+    >>> _steps(np.array([0.0, 2.0, 1.0, 5.0, 6.0]), [[0, 2], [1]], 1)
+    array([[ 2.,  1., -1.]])
+    """
+    pair_count = sum(map(len, groups))
+    steps = np.zeros((draw_count, pair_count))
+    start = 0
+    for positions in groups:
+        size = draw_count * (len(positions) + 1)
+        bounds_of_query = bounds[start : start + size].reshape(draw_count, -1)
+        steps[:, positions] = np.diff(bounds_of_query, axis=1)
+        start += size
+    return steps
+
+
+def _running_sums(start: float, steps: Floats) -> Floats:
+    """Return the sums after 0 to P steps: (D, P) -> (D, P + 1).
+
+    >>> _running_sums(1.0, np.array([[2.0, -1.0]]))
+    array([[1., 3., 2.]])
+    """
+    return start + np.pad(np.cumsum(steps, axis=1), ((0, 0), (1, 0)))

@@ -43,19 +43,19 @@ class _ValuesOfQueries(NamedTuple):
 
     human: Floats  # (n,) of the human-judged queries
     predicted: Floats  # (n,) of the same queries
-    judged: Floats  # (N,) of all predicted queries
+    all_predicted: Floats  # (N,) of all queries with predicted labels
 
     def minus(self, baseline: "_ValuesOfQueries") -> "_ValuesOfQueries":
         """Return the differences from a baseline, query by query."""
         return _ValuesOfQueries(
             (self.human - baseline.human).round(DIGITS),
             (self.predicted - baseline.predicted).round(DIGITS),
-            (self.judged - baseline.judged).round(DIGITS),
+            (self.all_predicted - baseline.all_predicted).round(DIGITS),
         )
 
     def estimate(self) -> PoweredEstimate:
         """Return the estimates of the mean without and with predicted labels."""
-        return prediction_powered_mean(self.human, self.predicted, self.judged)
+        return prediction_powered_mean(self.human, self.predicted, self.all_predicted)
 
 
 def check_measures(measures: Sequence[Measure]) -> None:
@@ -153,14 +153,14 @@ def _values_of_queries(
     human_values = human_run.per_query[measure]
     predicted_values = predicted_run.per_query[measure]
     human = np.array([*human_values.values()])
-    judged = np.array([*predicted_values.values()])
-    if not np.isfinite(human).all() or not np.isfinite(judged).all():
+    all_predicted = np.array([*predicted_values.values()])
+    if not np.isfinite(human).all() or not np.isfinite(all_predicted).all():
         raise UsageError(
             f"--predicted: {measure} of {human_run.name} is undefined for some queries",
             "leave this measure out",
         )
     predicted = np.array([predicted_values[qid] for qid in human_values])
-    return _ValuesOfQueries(human, predicted, judged)
+    return _ValuesOfQueries(human, predicted, all_predicted)
 
 
 def _powered_mean(estimate: PoweredEstimate, alpha: float) -> PoweredMean:
@@ -213,7 +213,10 @@ def _powered_differences(
 
 
 def _baseline_of(run_name: str, comparison: Comparison, run_names: Sequence[str]) -> str:
-    """Return the run that a run is compared with: the baseline, or else the run before it."""
+    """Return the run that a run is compared with: the baseline, or else the run before it.
+
+    The baseline is not among the runs where --baseline previous compares each run with another one.
+    """
     if comparison.baseline in run_names:
         return comparison.baseline
     return run_names[run_names.index(run_name) - 1]

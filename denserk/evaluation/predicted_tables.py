@@ -173,12 +173,16 @@ def _gain_notes(
             yield f"{reason}: {', '.join(names)}"
 
 
-def predicted_lines(predicted: PredictedLabels, places: int) -> Iterator[tuple[str, str, str]]:
-    """Yield (run, measure:statistic, value) of the means and differences."""
+def predicted_lines(predicted: PredictedLabels, places: int) -> Iterator[tuple[str, ...]]:
+    """Yield (run, measure:statistic, value) of the means and differences.
+
+    Where there is only one run, its name is left out.
+    """
     for run, means in predicted.means.items():
+        labels = [run] if len(predicted.means) > 1 else []
         for measure, mean in means.items():
             for statistic, text in _statistics(mean, "mean", places):
-                yield run, f"{measure}:{statistic}", text
+                yield *labels, f"{measure}:{statistic}", text
     for run, differences in predicted.differences.items():
         for measure, difference in differences.items():
             for statistic, text in _statistics(difference, "difference", places):

@@ -34,7 +34,7 @@ NEAR = 1e-9  # a bound this near to the value by the qrels is that value
 
 
 class ComparedMeasure(NamedTuple):
-    """A measure, what bounds it, and the hits of all queries down to its depth."""
+    """A measure, what bounds it, and the hits of all judged queries down to its depth."""
 
     measure: Measure
     bounded: BoundedMeasure | None  # None for Judged
@@ -71,8 +71,8 @@ def bounded_measures(measures: Sequence[Measure]) -> list[_Bounding]:
         boundings.append(_Bounding(measure, provider_name, bounded))
     if unsupported:
         raise UsageError(
-            f"no bounds over unjudged hits are known of {', '.join(unsupported)}",
-            f"they are of {', '.join(SUPPORTED)}, and not of measures with judged_only",
+            f"no bounds over unjudged hits for {', '.join(unsupported)}",
+            f"choose among {', '.join(SUPPORTED)}, without judged_only",
         )
     return boundings
 
@@ -88,12 +88,13 @@ class JudgedRuns:
     @cached_property
     def highest_grade(self) -> int:
         """The highest grade of the qrels; 0 where none is above."""
-        highest_grades = [max(grades.values()) for grades in self.grades.values()]
+        highest_grades = [max(grades_of_query.values()) for grades_of_query in self.grades.values()]
         highest = max(0, *highest_grades)
         if highest > MOST_GRADES:
             raise UsageError(
                 f"the qrels' highest grade is {highest:,}; bounds over unjudged hits are computed "
-                f"for grades up to {MOST_GRADES:,}"
+                f"for grades up to {MOST_GRADES:,}",
+                "map the grades to a smaller scale first",
             )
         return highest
 
@@ -193,7 +194,7 @@ def bound_measures(
                 intervals = _value_intervals(compared, position, judged_runs.highest_grade)
                 runs[name][measure] = _value_of_run(compared, values[name][measure], intervals)
             for name, baseline_name in baseline_of.items():
-                if compared.bounded is None:
+                if compared.bounded is None:  # Judged, by which runs are not compared
                     continue
                 intervals = _intervals(
                     compared.bounded,
@@ -245,7 +246,10 @@ def _intervals(
     baseline: int | None,
     highest_grade: int,
 ) -> dict[str, Interval]:
-    """Return the bounds of each query."""
+    """Return the bounds of each query's value of a run, or of its difference from a baseline.
+
+    `run` and `baseline` are positions among the runs of the hits.
+    """
     bounds = bounds_of(bounded, queries, run, baseline, highest_grade)
     intervals = {}
     for row, query in enumerate(queries):

@@ -24,7 +24,12 @@ class Interval:
 
     low: float
     high: float
-    exact: bool = True  # some completion has the value; else no completion has one outside
+    exact: bool = True  # completions reach both ends; else no completion has a value outside
+
+    @property
+    def width(self) -> float:
+        """Return how far the greatest value is from the least one."""
+        return self.high - self.low
 
     @property
     def decision(self) -> Decision:
@@ -78,9 +83,9 @@ class JudgingPlan:
     baseline: str
     measure: str
     pairs: tuple[UnjudgedPair, ...]  # to be judged now
-    sufficient: int  # so many pairs decide, whatever their grades
-    likely: int | None = None  # so many decide in half of the simulated judgments
-    very_likely: int | None = None  # so many decide in nine of ten
+    sufficient: int  # number of pairs that decide, whatever their grades
+    likely: int | None = None  # number that decides in half of the simulated judgments
+    very_likely: int | None = None  # number that decides in nine of ten
     share_higher: float | None = None  # of simulated judgments, those by which the run is higher
 
 
@@ -89,9 +94,9 @@ class UnjudgedBounds:
     """Bounds of runs, and of their differences from a baseline, over all completions."""
 
     highest_grade: int  # that a completion gives
-    hits: Mapping[str, int]  # measure -> unjudged hits of all queries, down to its depth
-    runs: Mapping[str, Mapping[str, BoundedValue]]  # run -> measure
-    differences: Mapping[str, Mapping[str, BoundedValue]]  # run -> measure; run minus baseline
+    hits: Mapping[str, int]  # measure -> number of unjudged hits, down to its depth
+    runs: Mapping[str, Mapping[str, BoundedValue]]  # run -> measure -> value
+    differences: Mapping[str, Mapping[str, BoundedValue]]  # run -> measure -> run minus baseline
     baseline_of: Mapping[str, str]  # the run that each run is compared with
     assuming: tuple[str, ...]  # measures that assume that no other passage is relevant
     not_assuming: tuple[str, ...]

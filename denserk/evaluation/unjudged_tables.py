@@ -6,25 +6,32 @@ from typing import Any
 from denserk.config.evaluation import ReportSettings
 from denserk.evaluation.table_markup import Cell, Table
 from denserk.evaluation.unjudged_results import (
+    ROUNDING,
     BoundedValue,
     Interval,
     JudgingPlan,
     UnjudgedBounds,
 )
 
-OUTER = "~"  # before a bound that no completion may reach
+OUTER = "~"  # before a bound that perhaps no completion reaches
 ALL = "all"
 
 
 def bounds_tables(bounds: UnjudgedBounds, places: int) -> list[Table]:
     """Return a table of the values of runs, and one of their differences if there are any."""
     tables = [_values_table(bounds, places)]
-    if bounds.differences:
+    if _has_differences(bounds):
         tables.append(_differences_table(bounds, places))
     return tables
 
 
+def _has_differences(bounds: UnjudgedBounds) -> bool:
+    """Return whether any difference has bounds: not with one run, and not of Judged alone."""
+    return any(bounds.differences.values())
+
+
 def _values_table(bounds: UnjudgedBounds, places: int) -> Table:
+    """Return a table of runs and measures by their values and bounds."""
     rows = []
     for run, values in bounds.runs.items():
         for measure, value in values.items():
@@ -38,10 +45,12 @@ def _values_table(bounds: UnjudgedBounds, places: int) -> Table:
             )
             rows.append(tuple(map(Cell, texts)))
     header = ("run", "measure", "value", "least", "greatest", "unjudged hits")
-    return Table(header, 2, tuple(rows), tuple(_assumptions(bounds)))
+    title = "Bounds over unjudged hits"
+    return Table(header, 2, tuple(rows), tuple(_assumptions(bounds)), title)
 
 
 def _differences_table(bounds: UnjudgedBounds, places: int) -> Table:
+    """Return a table of runs and measures by their differences from the baseline, with bounds."""
     rows = []
     for run, differences in bounds.differences.items():
         for measure, value in differences.items():
@@ -59,21 +68,27 @@ def _differences_table(bounds: UnjudgedBounds, places: int) -> Table:
     notes = ["decided: no grades of the unjudged hits turn the sign of the difference"]
     if bounds.plan is not None:
         notes += plan_sentences(bounds.plan)
-    return Table(header, 3, tuple(rows), tuple(notes))
+    return Table(header, 3, tuple(rows), tuple(notes), "Bounds of differences")
 
 
 def query_table(bounds: UnjudgedBounds, count: int, places: int = 4) -> Table | None:
     """Return the queries whose judgments may move a difference most, by the first measure.
 
-    The difference is that of the first run. Returns None if there is no difference.
+    The difference is that of the first run. Returns None if there is none, or if no judgments move
+    it.
     """
-    if not bounds.differences:
+    if not _has_differences(bounds):
         return None
     run, differences = next(iter(bounds.differences.items()))
     measure, value = next(iter(differences.items()))
-    widest = sorted(value.per_query.items(), key=_widest_first)[:count]
+    movable_queries = [
+        (qid, interval) for qid, interval in value.per_query.items() if interval.width > ROUNDING
+    ]
+    if not movable_queries:
+        return None
+    movable_queries.sort(key=_widest_first)
     rows = []
-    for qid, interval in widest:
+    for qid, interval in movable_queries[:count]:
         texts = (
             qid,
             _bound_text(interval.low, interval.exact, places, "+"),
@@ -81,18 +96,21 @@ def query_table(bounds: UnjudgedBounds, count: int, places: int = 4) -> Table | 
             interval.decision.value,
         )
         rows.append(tuple(map(Cell, texts)))
-    note = f"{measure} of {run} less that of {bounds.baseline_of[run]}: queries with widest bounds"
+    note = (
+        f"{measure} of {run} less that of {bounds.baseline_of[run]}: queries whose judgments may "
+        "move it most"
+    )
     return Table(("query", "least", "greatest", "sign"), 1, tuple(rows), (note,))
 
 
 def _widest_first(item: tuple[str, Interval]) -> tuple[float, str]:
     """Return a key that sorts queries by the width of their bounds, the widest first."""
     qid, interval = item
-    return interval.low - interval.high, qid
+    return -interval.width, qid
 
 
 def _bound_text(bound: float, is_exact: bool, places: int, sign: str = "") -> str:
-    """Return a bound as text; a mark says that no completion may reach it.
+    """Return a bound as text; a mark says that perhaps no completion reaches it.
 
     `sign` is "+" where positive bounds have one. What rounds to 0 has no minus.
 
@@ -107,13 +125,13 @@ def _bound_text(bound: float, is_exact: bool, places: int, sign: str = "") -> st
 def _assumptions(bounds: UnjudgedBounds) -> Iterator[str]:
     """Yield sentences on what the bounds are taken over."""
     yield (
-        "least, greatest: over all grades, from 0 to the qrels' highest, "
-        f"{bounds.highest_grade}, of the hits of all runs that are not judged"
+        "least, greatest: over all grades from 0 to the qrels' highest "
+        f"({bounds.highest_grade}) for the unjudged hits of all runs"
     )
     if bounds.assuming:
         yield (
-            f"{', '.join(bounds.assuming)}: assuming that no passage is relevant that neither a "
-            "run returns, down to this depth, nor the qrels grade so"
+            f"{', '.join(bounds.assuming)}: assuming that no passage is relevant beyond these hits "
+            "and those that the qrels grade so"
         )
     if bounds.not_assuming:
         yield f"{', '.join(bounds.not_assuming)}: whatever other passages are relevant"
@@ -122,6 +140,7 @@ def _assumptions(bounds: UnjudgedBounds) -> Iterator[str]:
 
 
 def _all_values(bounds: UnjudgedBounds) -> Iterator[BoundedValue]:
+    """Yield the values of all runs, and all differences."""
     for values in (*bounds.runs.values(), *bounds.differences.values()):
         yield from values.values()
 
@@ -137,8 +156,8 @@ def plan_sentences(plan: JudgingPlan) -> list[str]:
     ]
     if plan.share_higher is None:
         sentences.append(
-            "how many it probably takes is not estimated: it needs both relevant and other hits "
-            "among the judged ones"
+            "how many are probably enough is not estimated: that needs relevant and irrelevant "
+            "hits among the judged ones"
         )
         return sentences
     if plan.likely is not None:
@@ -153,43 +172,68 @@ def plan_sentences(plan: JudgingPlan) -> list[str]:
 
 
 def bounds_lines(bounds: UnjudgedBounds, report: ReportSettings) -> Iterator[tuple[str, ...]]:
-    """Yield (run, measure:statistic, value) lines; with queries, (run, query, ...), too."""
+    """Yield (measure:statistic, value), behind the run and the query that they belong to.
+
+    The run stands there if there are several, and the query, or `all`, if queries are reported.
+    """
     for run, values in bounds.runs.items():
-        yield from _lines_of_run(run, values, report, "")
+        labels = [run] if len(bounds.runs) > 1 else []
+        yield from _bound_lines(labels, values, report, "")
+    summary_section = [ALL] if report.per_query else []
     for run, differences in bounds.differences.items():
-        yield from _lines_of_run(run, differences, report, "difference-")
-        for measure, value in differences.items():
-            yield run, f"{measure}:sign", value.interval.decision.value
+        yield from _bound_lines([run], differences, report, "difference-")
+        if report.summary:
+            for measure, value in differences.items():
+                yield run, *summary_section, f"{measure}:sign", value.interval.decision.value
+    if report.summary and bounds.plan is not None:
+        for statistic, text in _plan_statistics(bounds.plan, report.places):
+            yield bounds.plan.run, *summary_section, f"{bounds.plan.measure}:{statistic}", text
 
 
-def _lines_of_run(
-    run: str, values: Mapping[str, BoundedValue], report: ReportSettings, prefix: str
+def _bound_lines(
+    labels: Sequence[str],
+    values: Mapping[str, BoundedValue],
+    report: ReportSettings,
+    prefix: str,
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the least and greatest values of a run; `prefix` begins the names of statistics."""
+    """Yield the least and greatest values; `prefix` begins the names of statistics."""
     for measure, value in values.items():
         intervals: list[tuple[Sequence[str], Interval]] = []
         if report.per_query:
             intervals += [([qid], interval) for qid, interval in value.per_query.items()]
         if report.summary:
-            intervals.append(([ALL] if report.per_query else [], value.interval))
+            summary_section = [ALL] if report.per_query else []
+            intervals.append((summary_section, value.interval))
         for section, interval in intervals:
             least = _bound_text(interval.low, interval.exact, report.places)
             greatest = _bound_text(interval.high, interval.exact, report.places)
-            yield run, *section, f"{measure}:{prefix}least", least
-            yield run, *section, f"{measure}:{prefix}greatest", greatest
+            yield *labels, *section, f"{measure}:{prefix}least", least
+            yield *labels, *section, f"{measure}:{prefix}greatest", greatest
+
+
+def _plan_statistics(plan: JudgingPlan, places: int) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of how many judgments decide, as far as they are known."""
+    yield "to-judge", str(len(plan.pairs))
+    yield "to-judge-sufficient", str(plan.sufficient)
+    if plan.likely is not None:
+        yield "to-judge-likely", str(plan.likely)
+    if plan.very_likely is not None:
+        yield "to-judge-very-likely", str(plan.very_likely)
+    if plan.share_higher is not None:
+        yield "share-higher", f"{plan.share_higher:.{places}f}"
 
 
 def bounds_object(bounds: UnjudgedBounds, report: ReportSettings) -> dict[str, Any]:
     """Return bounds for JSON, in full precision."""
     runs = {}
     for run, values in bounds.runs.items():
-        runs[run] = {name: _value_object(value, report) for name, value in values.items()}
+        runs[run] = {measure: _value_object(value, report) for measure, value in values.items()}
     differences = {}
     for run, values in bounds.differences.items():
         measures = {}
-        for name, value in values.items():
+        for measure, value in values.items():
             sign = value.interval.decision.value
-            measures[name] = {**_value_object(value, report), "sign": sign}
+            measures[measure] = {**_value_object(value, report), "sign": sign}
         differences[run] = {"baseline": bounds.baseline_of[run], "measures": measures}
     bounds_of_runs: dict[str, Any] = {
         "highest_grade": bounds.highest_grade,

@@ -58,7 +58,7 @@ def draw_queries(
     pairs = _pairs_to_judge(drawn_qids, hits_of_runs)
     forget_file(output)
     pair_count = sum(map(len, pairs.values()))
-    write_pool(output, _pool_rows(pairs, _with_texts(sources, runs)))
+    write_pool(output, _pool_rows(pairs, with_texts_of_runs(sources, runs)))
     describe_draw(
         output,
         record_draw(qids, drawn_qids, settings.seed),
@@ -90,7 +90,10 @@ def draw_first(qids: Iterable[str], count: int, seed: int, source: str) -> list[
     """
     ordered_qids = draw_order(qids, seed)
     if len(ordered_qids) < count:
-        raise UsageError(f"--draw {count}: {source} has {len(ordered_qids):,} queries only")
+        raise UsageError(
+            f"--draw {count}: there are only {len(ordered_qids):,} queries in {source}",
+            "draw fewer queries",
+        )
     return ordered_qids[:count]
 
 
@@ -105,7 +108,7 @@ def _read_first_hits(runs: Sequence[str], depth: int) -> list[Run]:
     return hits_of_runs
 
 
-def _with_texts(sources: ReportSources, runs: Sequence[str]) -> ReportSources:
+def with_texts_of_runs(sources: ReportSources, runs: Sequence[str]) -> ReportSources:
     """Return sources with the topics and the corpus that runs record, where none are given."""
     paths = dict(zip(short_names(runs), runs, strict=True))
     return with_recorded_sources(sources, read_run_manifests(paths))

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from denserk.config.evaluation import EvalSettings, EvaluationSettings, PredictedSettings
+from denserk.config.evaluation import Correction, EvalSettings, PredictedSettings
 from denserk.errors import UsageError
 from denserk.evaluation.predicted import check_measures, estimate_with_predictions
 from denserk.evaluation.predicted_tables import sample_note
@@ -16,9 +16,7 @@ from denserk.tasks.evaluate import computed_measures, evaluate
 logger = logging.getLogger(__name__)
 
 
-def check_inputs(
-    runs: Sequence[str], predicted: PredictedSettings, settings: EvaluationSettings
-) -> None:
+def check_inputs(runs: Sequence[str], predicted: PredictedSettings, settings: EvalSettings) -> None:
     """Raise an error for what predicted labels cannot be used with, before the work begins."""
     check_settings(settings)
     if STREAM in runs:
@@ -30,13 +28,19 @@ def check_inputs(
         read_draw(predicted.drawn)
 
 
-def check_settings(settings: EvaluationSettings) -> None:
-    """Raise a UsageError for settings of measures that predicted labels cannot be used with."""
+def check_settings(settings: EvalSettings) -> None:
+    """Raise a UsageError for measures and tests that predicted labels cannot be used with."""
     if not settings.complete:
         raise UsageError(
             "--predicted and --no-complete exclude each other: a run is evaluated on the same "
             "queries by both labels",
             "leave out --no-complete; queries that a run lacks count as 0",
+        )
+    if settings.correction is Correction.TUKEY:
+        raise UsageError(
+            "--predicted and --correction tukey exclude each other: with predicted labels, "
+            "differences are tested pair by pair",
+            "choose --correction holm",
         )
     check_measures(computed_measures(settings))
 

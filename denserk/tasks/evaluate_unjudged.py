@@ -1,25 +1,24 @@
 """`denserk eval --unjudged`: what judgments of unjudged hits could change, and which to make."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
 
-from denserk.config.evaluation import EvaluationSettings
-from denserk.config.formats import DETECTED, CorpusSettings
+from denserk.config.evaluation import EvaluationSettings, ReportSources
 from denserk.errors import UsageError
 from denserk.evaluation.evaluator import short_names
 from denserk.evaluation.judging import ComparedNames, JudgedDifference, plan_judging
 from denserk.evaluation.measures import Measure
 from denserk.evaluation.needed_hits import Keep, prune_hits, read_hits, select_hits
 from denserk.evaluation.results import EvaluationResult, Run
-from denserk.evaluation.unjudged import JudgedRuns, bound_measures, bounded_measures
+from denserk.evaluation.unjudged import JUDGED, JudgedRuns, bound_measures, bounded_measures
 from denserk.evaluation.unjudged_results import JudgingPlan, UnjudgedBounds
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.pool import PoolRow, write_pool
 from denserk.io.topics import read_queries
 from denserk.reporting import track
+from denserk.tasks.draw_queries import with_texts_of_runs
 from denserk.tasks.evaluate import (
     NamedRun,
     RelevanceJudgments,
@@ -28,8 +27,6 @@ from denserk.tasks.evaluate import (
     parsed_measures,
     read_relevance_judgments,
 )
-
-logger = logging.getLogger(__name__)
 
 
 def evaluate_unjudged(
@@ -65,9 +62,9 @@ def bound_runs(
     the first difference that is open.
     """
     measures = parsed_measures(settings).measures
-    bounded_measures(measures)  # rejects others before a run is read
-    if to_judge is not None and len(sources) < 2:
-        raise UsageError("what to judge is chosen for a difference", "give two runs or more")
+    boundings = bounded_measures(measures)  # rejects others before a run is read
+    if to_judge is not None:
+        _check_choice(boundings[0].measure, len(sources))
     keep = _hits_above_cutoffs(computed_measures(settings))
     named_runs = [_read_run(name, source, settings, keep) for name, source in sources]
     result = evaluate_runs(named_runs, judgments, settings)
@@ -78,6 +75,20 @@ def bound_runs(
             plan = _plan(measures, judged_runs, bounds, to_judge)
         bounds = replace(bounds, plan=plan)
     return replace(result, unjudged=bounds)
+
+
+def _check_choice(measure: Measure, run_count: int) -> None:
+    """Raise a UsageError if there is no difference by the first measure to choose hits for."""
+    if run_count < 2:
+        raise UsageError(
+            "--to-judge chooses hits that decide a difference of two runs, and there is one run",
+            "give two runs or more",
+        )
+    if measure.NAME == JUDGED:
+        raise UsageError(
+            f"--to-judge chooses hits by the first measure, and {measure} depends on no grade",
+            "name another one first, for example -m 'nDCG@10 Judged@10'",
+        )
 
 
 def _hits_above_cutoffs(measures: Sequence[Measure]) -> Keep | None:
@@ -109,17 +120,9 @@ def _plan(
     If none is open, the plan is that of the first difference, without pairs.
     """
     compared = judged_runs.compared(measures)[0]
-    if compared.bounded is None:
-        raise UsageError(
-            "what to judge is chosen by the first measure, and Judged depends on no grade",
-            "name another one first, for example -m 'nDCG@10 Judged@10'",
-        )
+    assert compared.bounded is not None  # see _check_choice
     measure = str(compared.measure)
-    run = next(iter(bounds.differences))
-    for name, differences in bounds.differences.items():
-        if differences[measure].interval.is_open:
-            run = name
-            break
+    run = _first_open_run(bounds, measure)
     counted_qids = bounds.differences[run][measure].per_query
     baseline = bounds.baseline_of[run]
     positions = {name: position for position, name in enumerate(judged_runs.runs)}
@@ -133,23 +136,30 @@ def _plan(
     return plan_judging(difference, ComparedNames(run, baseline, measure), count)
 
 
-def write_pairs(
-    path: str,
-    plan: JudgingPlan,
-    topics: str | None = None,
-    corpus: str | None = None,
-    reading: CorpusSettings = DETECTED,
-) -> int:
-    """Write the pairs of a plan to a pool, with their texts where these are given."""
+def _first_open_run(bounds: UnjudgedBounds, measure: str) -> str:
+    """Return the first run whose difference is open; the first one of all if none is."""
+    for run, differences in bounds.differences.items():
+        if differences[measure].interval.is_open:
+            return run
+    return next(iter(bounds.differences))
+
+
+def write_pairs(path: str, plan: JudgingPlan, sources: ReportSources, runs: Sequence[str]) -> int:
+    """Write the pairs of a plan to a pool, with their texts where these are known.
+
+    Texts come from the topics and the corpus of `sources`, or else from those that runs record.
+    """
+    sources = with_texts_of_runs(sources, runs)
     query_texts: dict[str, str] = {}
-    if topics is not None:
+    if sources.topics is not None:
         qids = {pair.qid for pair in plan.pairs}
-        queries = find_records(read_queries(topics), qids, topics, "queries")
+        queries = find_records(read_queries(sources.topics), qids, sources.topics, "queries")
         query_texts = {qid: query.text for qid, query in queries.items()}
     passage_texts: dict[str, str] = {}
-    if corpus is not None:
+    if sources.corpus is not None:
         docids = {pair.docid for pair in plan.pairs}
-        passages = find_records(read_passages(corpus, reading), docids, corpus)
+        corpus = read_passages(sources.corpus, sources.reading)
+        passages = find_records(corpus, docids, sources.corpus)
         passage_texts = {
             docid: f"{passage.title} {passage.text}" for docid, passage in passages.items()
         }

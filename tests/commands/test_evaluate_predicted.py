@@ -188,6 +188,22 @@ def test_every_format_has_both_intervals(files, capsys, format):
         assert "20 queries have human labels, 150 predicted ones" in output
 
 
+def test_lines_of_one_run_have_no_name(files, capsys):
+    judge(files, QIDS[:20])
+    command = ["eval", "a.trec", "human.qrels", "--predicted", "judge.qrels", "-m", "RR@10"]
+    assert run([*command, "--format", "tsv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {len(line.split("\t")) for line in lines} == {2}
+    assert lines[1].startswith("RR@10:human_mean\t")
+
+
+def test_latex_says_what_it_leaves_out(files, caplog):
+    judge(files, QIDS[:20])
+    command = ["eval", "a.trec", "human.qrels", "--predicted", "judge.qrels", "-m", "RR@10"]
+    assert run([*command, "--format", "latex"]) == 0
+    assert any("--format latex" in message for message in warnings_of(caplog))
+
+
 def test_the_report_has_a_section(files):
     pytest.importorskip("matplotlib")
     judge(files, QIDS[:20])
@@ -206,9 +222,15 @@ WRONG = {
     "drawn alone": (("human.qrels", "--drawn", "draw.tsv"), 2, "--drawn needs --predicted"),
     "no draw": (("human.qrels", *LABELS, "--drawn", "a.trec"), 2, "a.trec has no manifest.json"),
     "trec_eval": (("human.qrels", *LABELS, "-m", "P@1", "-o", "trec_eval"), 2, "has no lines for"),
+    "trec_eval's measures": (("human.qrels", *LABELS, "-o", "trec_eval"), 2, "has no lines for"),
+    "tukey": (
+        ("human.qrels", *LABELS, "--baseline", "a.trec", "--correction", "tukey"),
+        2,
+        "--predicted and --correction tukey exclude each other",
+    ),
     "draw and qrels": (("human.qrels", "--draw", "3", "--output", "o.tsv"), 2, "human.qrels"),
     "draw without output": (("--draw", "3"), 2, "--output"),
-    "draw too many": ((*LABELS, "--draw", "151", "--output", "o.tsv"), 2, "150 queries only"),
+    "draw too many": ((*LABELS, "--draw", "151", "--output", "o.tsv"), 2, "only 150 queries"),
     "seed alone": (("human.qrels", "--seed", "3"), 2, "--seed needs --draw"),
     "unpredicted queries": (("human.qrels", "--predicted", "few.qrels"), 1, "no predicted label"),
     "few queries": (("few.qrels", *LABELS), 1, "at least 4"),

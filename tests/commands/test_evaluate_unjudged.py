@@ -3,6 +3,7 @@ import json
 import pytest
 
 from denserk.commands.app import run
+from denserk.io.manifest import Kind, Manifest, describe_file
 from denserk.io.pool import HEADER
 from denserk.io.qrels import read_qrels_map
 
@@ -62,6 +63,69 @@ def test_a_query_has_lines_of_its_own(capsys):
     assert "new\tall\tP@2:difference-least\t-0.2500" in lines
 
 
+@pytest.mark.usefixtures("files")
+def test_each_line_of_queries_has_a_query_or_all(capsys):
+    options = ["-q", "--to-judge", "1", "--quiet"]
+    assert run([*EVAL, *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "new\tall\tP@2:sign\topen" in lines
+    assert {len(line.split("\t")) for line in lines} == {4}
+    assert run([*EVAL, *options, "-n"]) == 0
+    assert "sign" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("files")
+def test_lines_of_one_run_have_no_name(capsys):
+    command = ["eval", "old.trec", "qrels.txt", "-m", "P@2", "--unjudged", "bounds", "--quiet"]
+    assert run(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["P@2\t0.2500", "P@2:least\t0.2500", "P@2:greatest\t0.7500"]
+
+
+@pytest.mark.usefixtures("files")
+def test_lines_say_how_many_hits_to_judge(capsys):
+    assert run([*EVAL, "--to-judge", "1", "--quiet"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "new\tP@2:to-judge\t1" in lines
+    assert "new\tP@2:to-judge-sufficient\t2" in lines
+
+
+def test_a_pool_has_the_texts_that_runs_record(files):
+    made_from = {"topics": {"name": str(files / "queries.tsv")}}
+    describe_file(files / "new.trec", Manifest(Kind.RUN, complete=True, made_from=made_from))
+    assert run([*EVAL, "--to-judge", "9", "--output", "pool.tsv", "--quiet"]) == 0
+    _, *rows = (files / "pool.tsv").read_text().splitlines()
+    assert all(row.split("\t")[3] for row in rows)
+
+
+def test_a_decided_sign_leaves_no_hit_to_judge(files, caplog):
+    command = ["eval", "old.trec", "new.trec", "qrels.txt", "-m", "RR", "--unjudged", "bounds"]
+    assert run([*command, "--to-judge", "9", "--output", "pool.tsv"]) == 0
+    assert (files / "pool.tsv").read_text().splitlines() == ["\t".join(HEADER)]
+    assert "pool.tsv: no hits to judge, as the sign is decided" in caplog.messages
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("format", ["table", "tsv", "json", "markdown"])
+def test_judged_alone_has_no_difference(format, capsys):
+    command = ["eval", "old.trec", "new.trec", "qrels.txt", "-m", "Judged@2"]
+    options = ["--unjudged", "bounds", "--report", "report", "--format", format, "--quiet"]
+    assert run([*command, *options]) == 0
+    output = capsys.readouterr().out
+    assert "Judged@2" in output
+    assert "decided" not in output
+
+
+def test_the_report_lists_only_queries_that_judgments_move(files):
+    (files / "qrels.txt").write_text("q1 0 d3 1\nq1 0 d4 0\nq2 0 d1 1\nq2 0 d5 0\n")
+    command = ["eval", "old.trec", "new.trec", "qrels.txt", "-m", "P@2", "--unjudged", "bounds"]
+    assert run([*command, "--report", "report", "--quiet"]) == 0
+    page = (files / "report/index.html").read_text()
+    section = page.split('<section id="unjudged">')[1].split("</section>")[0]
+    assert '<th scope="row">q1</th>' in section
+    assert '<th scope="row">q2</th>' not in section
+
+
 def test_a_pool_with_grades_decides(files, capsys):
     pool = ["--to-judge", "9", "--output", "pool.tsv", "--topics", "queries.tsv"]
     assert run([*EVAL, *pool, "--corpus", "corpus.jsonl", "--quiet"]) == 0
@@ -111,6 +175,14 @@ def test_a_pool_without_grades_is_an_error(files, capsys):
         (
             ["--unjudged", "bounds", "--format", "trec_eval", "-m", "P@2"],
             "--format trec_eval has no lines",
+        ),
+        (
+            ["--unjudged", "bounds", "--format", "trec_eval"],
+            "--format trec_eval has no lines",
+        ),
+        (
+            ["--unjudged", "bounds", "--to-judge", "3", "-m", "Judged@2 P@2"],
+            "Judged@2 depends on no grade",
         ),
         (["--unjudged", "least"], "--unjudged"),
     ],

@@ -44,6 +44,14 @@ def test_a_hit_that_both_runs_return_is_not_judged_for_precision():
     assert (plan.run, plan.baseline, plan.measure) == ("b", "a", "P@3")
 
 
+def test_a_hit_of_a_third_run_is_not_judged_for_the_first_relevant_hit():
+    third_run = {"q": {"c1": 9.0}, "r": {"c2": 9.0}}
+    plan = plan_of({**RUNS, "c": third_run}, {"q": {"d5": 1}, "r": {"d1": 1}}, "RR@2")
+    assert (plan.run, plan.baseline) == ("b", "a")
+    assert plan.pairs
+    assert {pair.docid for pair in plan.pairs} <= {"d1", "d2", "b1"}
+
+
 def test_the_bound_on_the_less_probable_side_is_moved_first():
     plan = plan_of(RUNS, GRADES, count=1)
     assert plan.share_higher is not None

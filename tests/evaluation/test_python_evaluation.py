@@ -158,7 +158,7 @@ def test_predicted_labels_in_memory_give_what_files_give(tmp_path, monkeypatch, 
 
 
 def test_wrong_draws_are_named():
-    with pytest.raises(UsageError, match="2 queries only"):
+    with pytest.raises(UsageError, match="only 2 queries"):
         denserk.draw_queries(["q1", "q2"], 3)
     wrong_calls: list[tuple[Any, Any]] = [("q1", 1), (["q1"], 0), (["q1"], "1")]
     for queries, count in wrong_calls:
