@@ -153,12 +153,13 @@ def tiny_agg(
     tiny: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
     """`tiny_agg("bert", agg_dim=20)`: a new Aggretriever folder of denserk's, its heads random."""
-    from denserk.config.encoding import Representation, RepresentationSettings
+    from denserk.config.encoding import RepresentationSettings
+    from denserk.config.options import from_json
     from tests.support.tiny_models import write_tiny_aggretriever
 
     def model_folder(kind: str = "bert", **sizes: Any) -> Path:
-        small_sizes = {"agg_dim": 20, "cls_dim": 6}
-        representation = RepresentationSettings(Representation.AGG, **{**small_sizes, **sizes})
+        settings = {"representation": "agg", "agg_dim": 20, "cls_dim": 6, **sizes}
+        representation = from_json(RepresentationSettings, settings)
         folder = tmp_path_factory.mktemp("agg") / "model"
         return write_tiny_aggretriever(folder, tiny(kind), representation)
 

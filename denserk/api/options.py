@@ -565,6 +565,8 @@ class AnalyzeMissesOptions(CorpusOptions, ComputeOptions, OverwriteOptions, tota
     pairs: PathName | None
     """Analyse these passages, lines of query id and passage id, in place of the missed ones.
     [default: None]"""
+    causes: str | Sequence[str]
+    """Causes that are tried, such as hub,copies. [default: all]"""
     hub_share: float
     """A hub is among the first K hits of more than this percentage of the queries. [default:
     5.0]"""

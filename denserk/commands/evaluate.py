@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 
 @command(
     "eval",
-    common="measures relevance_level complete per_query format baseline test correction min report "
-    "plot topics corpus answers explain max_hits predicted draw seed output",
+    common="measures relevance_level per_query format baseline test correction min report "
+    "plot topics corpus answers explain unjudged predicted draw output",
 )
 def evaluate(
     inputs: config.EvalInputSettings,

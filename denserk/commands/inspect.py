@@ -256,7 +256,6 @@ def doctor(settings: analysis.DoctorSettings, compute: ComputeSettings) -> None:
     """Check the installation and this machine, or whether a model is the one that was saved.
 
     denserk doctor
-    denserk doctor > environment.txt
     denserk doctor --model model/
     """
     if settings.model is not None:

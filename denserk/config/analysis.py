@@ -165,6 +165,8 @@ class MissesSettings(OverwriteSettings, kw_only=True):
     """Table of the missed passages as CSV."""
     pairs: str | None = setting(None, metavar="FILE")
     """Analyse these passages, lines of query id and passage id, in place of the missed ones."""
+    causes: tuple[str, ...] = setting((), metavar="CAUSE,CAUSE,...")
+    """Causes that are tried, such as hub,copies. [default: all]"""
     hub_share: float = setting(5.0, above=0, below=100)
     """A hub is among the first K hits of more than this percentage of the queries."""
     copy_overlap: float = setting(0.7, above=0, at_most=1)

@@ -132,8 +132,8 @@ class PredictedSettings(Settings):
     """Predicted labels: of many queries, beside human labels of few."""
 
     predicted: str | None = option(None, metavar="QRELS", excludes="answers explain seeds")
-    """Qrels with labels that a reranker or an LLM predicted, for many queries, beside the qrels of
-    people for a few of them: prediction-powered intervals of means and differences."""
+    """Predicted qrels of many queries, beside those of people for few of them:
+    prediction-powered intervals of means and differences."""
     drawn: str | None = option(None, metavar="FILE", needs="predicted", excludes="draw")
     """File that --draw wrote: checks that the human-judged queries are the first ones drawn.
     [default: the qrels, if --draw wrote them]"""
@@ -170,14 +170,14 @@ class UnjudgedSettings(Settings):
     """Unjudged hits: passages that a run returns and that the qrels do not grade."""
 
     unjudged: Unjudged | None = option(None, excludes="answers explain seeds")
-    """bounds: also print the least and greatest values over all judgments of the unjudged hits, and
-    which differences no judgments could turn. [default: count them as not relevant]"""
+    """bounds: also print the least and greatest values over all judgments of unjudged hits.
+    [default: count them as not relevant]"""
     to_judge: int | None = option(None, metavar="N", at_least=1, needs="unjudged")
     """Choose at most N unjudged hits whose judgments decide the sign of the first difference that
     is open, by the first measure; say how many it takes. [default: none]"""
     output: str | None = option(None, metavar="FILE", needs="to_judge draw")
-    """Write the hits of --to-judge or --draw as a table with an empty column of grades, and with
-    the texts of --topics and --corpus; filled in, it is read as qrels. [default: not written]"""
+    """Write the hits of --to-judge or --draw as a table with an empty column of grades.
+    [default: not written]"""
 
 
 PREVIOUS = "previous"  # --baseline: of each run the one before it
@@ -225,8 +225,7 @@ class PageSettings(Settings):
         metavar="FILE|DIR|NAME",
         needs="report write_dpr_json write_pyserini_json to_judge draw",
     )
-    """Topics with the query texts for --report, --write-dpr-json, --to-judge and --draw. [default:
-    see the runs]"""
+    """Topics with the query texts for --report and --write-dpr-json. [default: see the runs]"""
     report_ids: tuple[str, ...] = setting(
         (), metavar="QID,QID,...", needs="report", excludes="answers"
     )

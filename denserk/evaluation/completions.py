@@ -355,15 +355,15 @@ class _BinaryMeasure(BoundedMeasure):
 
     def _may_be_relevant(self, rows: Rows, highest: int) -> Flags:
         """Return which passages (Q, M) are unjudged and relevant in some completion."""
-        if highest < self.level:
-            return np.zeros(rows.grades.shape, bool)
-        return rows.grades == UNJUDGED
+        is_unjudged: Flags = rows.grades == UNJUDGED
+        return is_unjudged & (highest >= self.level)
 
     def _relevant_counts(self, rows: Rows) -> Integers:
         """Return how many passages are judged relevant, returned or not: (Q,)."""
         hits = self._is_relevant(rows.grades).sum(axis=1)
         others = self._is_relevant(rows.other_grades).sum(axis=1)
-        return hits + others
+        counts: Integers = hits + others
+        return counts
 
 
 class _CountedRelevant(_BinaryMeasure):

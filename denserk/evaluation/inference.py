@@ -189,7 +189,7 @@ def permuted_ranges(
     for start in range(0, permutations, block_size):
         count = min(block_size, permutations - start)
         sums = _permuted_sums(values_by_query, count, random)
-        ranges.append(np.ptp(sums, axis=1) / query_count)
+        ranges.append(np.ptp(sums, axis=1) / max(1, query_count))
         advance(count)
     return np.sort(np.concatenate(ranges))
 

@@ -76,19 +76,19 @@ def plan_judging(difference: JudgedDifference, names: ComparedNames, count: int)
     """Return the pairs to judge, `count` at most; none if the sign is decided."""
     low = difference.lows(difference.queries)
     high = difference.highs(difference.queries)
-    if not Interval(float(low.sum()), float(high.sum())).is_open:
+    if not len(low) or not Interval(float(low.mean()), float(high.mean())).is_open:
         return JudgingPlan(*names, pairs=(), sufficient=0)
     pairs = _pairs_that_matter(difference, low, high)
     probabilities = _grade_probabilities(difference)
     if probabilities is None:
         grade_count = difference.highest_grade + 1
-        is_nearer = low.sum() + high.sum() >= 0
+        low_is_nearer = bool(low.sum() + high.sum() >= 0)
         even_chances = [
             np.full((len(query.docids), grade_count), 1 / grade_count)
             for query in difference.queries
         ]
         ordered_pairs = _most_useful_first(
-            difference, pairs, even_chances, raises_low=bool(is_nearer)
+            difference, pairs, even_chances, raises_low=low_is_nearer
         )
         return JudgingPlan(*names, _named(difference, ordered_pairs[:count]), len(pairs))
     completions = _draw_completions(difference, probabilities)
@@ -105,7 +105,8 @@ def plan_judging(difference: JudgedDifference, names: ComparedNames, count: int)
     draw_count = _affordable_draws(difference, len(pairs) + len(difference.queries))
     if draw_count < FEWEST_DRAWS:
         return plan
-    counts = _needed_counts(difference, ordered_pairs, [c[:draw_count] for c in completions])
+    fewer_completions = [grades[:draw_count] for grades in completions]
+    counts = _needed_counts(difference, ordered_pairs, fewer_completions)
     return replace(
         plan,
         likely=int(np.quantile(counts, 0.5, method="higher")),
@@ -197,7 +198,8 @@ def _judged_counts(query: QueryHits, highest_grade: int) -> Floats:
 
 def _rank_groups(query: QueryHits) -> NDArray[np.intp]:
     """Return which group of ranks each hit is in, by its best rank: (M,)."""
-    return np.searchsorted(RANK_BOUNDS, query.ranks.min(axis=0))
+    groups: NDArray[np.intp] = np.searchsorted(RANK_BOUNDS, query.ranks.min(axis=0))
+    return groups
 
 
 def _grade_probabilities(difference: JudgedDifference) -> list[Floats] | None:

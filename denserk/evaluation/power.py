@@ -7,16 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.evaluation import Correction
-from denserk.evaluation.inference import (
-    POWER,
-    needed_queries,
-    roughness,
-    smallest_difference,
-)
+from denserk.evaluation.inference import POWER, needed_queries, roughness, smallest_difference
 from denserk.evaluation.results import Comparison, Difference
 
-# More queries than this share of those at hand are no advice.
-MOST_TIMES = 100
+MOST_TIMES = 100  # the queries at hand: more are no advice
 
 
 def with_power(
@@ -29,9 +23,9 @@ def with_power(
     difference is asked only where its corrected p-value is not below `alpha`.
     """
     query_count = len(sample)
-    deviation = float(sample.std(ddof=1)) if query_count > 1 else math.nan
-    if not deviation > 0:
+    if query_count < 2 or not np.ptp(sample):
         return replace(difference, level=level)
+    deviation = float(sample.std(ddof=1))
     needed = None
     if difference.corrected >= alpha and level > 0:
         needed = _needed_or_none(difference.mean, deviation, level)
@@ -76,7 +70,7 @@ def verdict(difference: Difference) -> str:
     if difference.wins + difference.losses == 0:
         return "no query has a difference"
     if math.isnan(difference.detectable):
-        return "too few queries for this test"
+        return "too few queries or permutations for this test"
     needed = difference.needed_queries
     if needed is None or needed > MOST_TIMES * difference.query_count:
         smallest = short(difference.detectable)

@@ -9,6 +9,7 @@ import numpy as np
 from denserk.config.evaluation import ComparisonSettings
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.inference import (
+    DIGITS,
     LEAST_QUERIES,
     Floats,
     MeanEstimate,
@@ -29,7 +30,7 @@ from denserk.evaluation.results import (
     RunResult,
     Sample,
 )
-from denserk.evaluation.significance import DIGITS, correction_factors
+from denserk.evaluation.significance import correction_factors
 from denserk.io.draws import Draw, draw_order
 from denserk.io.short_texts import first_names
 
@@ -64,8 +65,8 @@ def check_measures(measures: Sequence[Measure]) -> None:
     ]
     if unsuitable:
         raise UsageError(
-            f"--predicted estimates means over queries; {', '.join(unsuitable)} is a count, "
-            "a geometric mean, or a mean of some queries only",
+            f"--predicted cannot estimate {', '.join(unsuitable)}: counts, geometric means, and "
+            "means of some queries only",
             "choose measures such as nDCG@10, RR@10, AP, R@100, P@10 or Success@5",
         )
 

@@ -20,7 +20,7 @@ from denserk.config.evaluation import (
     ReportSettings,
     ReportSources,
 )
-from denserk.errors import UsageError
+from denserk.errors import InputError, UsageError
 from denserk.evaluation.evaluator import Evaluator, remarks
 from denserk.evaluation.measures import Measure, is_count, parse_measures
 from denserk.evaluation.needed_hits import first_hits, read_hits
@@ -205,8 +205,8 @@ class CauseRow(NamedTuple):
     """A cause, and how many passages were missed for it."""
 
     title: str
-    count: int
-    share: float  # of all that were missed
+    passages: int
+    share: float  # of all that were missed, in percent
 
 
 class RunCauses(NamedTuple):
@@ -229,7 +229,10 @@ def _causes_of_misses(settings: PageSettings, paths: Mapping[str, str]) -> list[
         table_beside = Path(path).with_name(MISSES)
         if not table_beside.is_file():
             continue
-        counts = read_cause_counts(table_beside)
+        try:
+            counts = read_cause_counts(table_beside)
+        except InputError:  # a table of something else
+            continue
         if Path(counts.run).name == Path(path).name:
             causes.append(_run_causes(str(table_beside), counts, page))
     return causes

@@ -76,7 +76,7 @@ def compare(
         outcomes = _corrected_outcomes(tests, settings)
     differences: dict[str, dict[str, Difference]] = {run: {} for run in baseline_of}
     for test, outcome in zip(tests, outcomes, strict=True):
-        difference = describe(test.sample, test.p, outcome)
+        difference = _describe(test.sample, test.p, outcome)
         if systems is None:
             difference = with_power(difference, test.sample, outcome.level, settings.alpha)
         differences[test.run][test.measure] = difference
@@ -283,18 +283,25 @@ def correction_factors(p_values: Sequence[float], correction: Correction) -> lis
 
 
 def _corrected_outcomes(tests: Sequence[_Test], settings: ComparisonSettings) -> Iterator[Outcome]:
-    """Yield the outcomes of tests whose p-values are multiplied by the factors of a correction.
-
-    An interval is of level 1 - alpha / factor, so that the interval of a t-test excludes 0 exactly
-    where the corrected p-value is below alpha.
-    """
+    """Yield the outcomes of tests whose p-values are multiplied by the factors of a correction."""
     p_values = [test.p for test in tests]
     factors = correction_factors(p_values, settings.correction)
     level = _level_of_power(p_values, settings)
     for test, factor in zip(tests, factors, strict=True):
-        bounds = t_test(test.sample).confidence_interval(1 - settings.alpha / factor)
-        corrected = test.p if math.isnan(test.p) else min(1.0, factor * test.p)
-        yield Outcome(corrected, float(bounds.low), float(bounds.high), level)
+        outcome = _corrected_outcome(test.sample, test.p, factor, settings.alpha)
+        yield outcome._replace(level=level)
+
+
+def _corrected_outcome(differences: Differences, p: float, factor: float, alpha: float) -> Outcome:
+    """Return the outcome of a test whose p-value is multiplied by a factor.
+
+    The interval is that of level 1 - alpha / factor, so that the interval of a t-test excludes 0
+    exactly where the corrected p-value is below alpha.
+    """
+    level = alpha / factor
+    bounds = t_test(differences).confidence_interval(1 - level)
+    corrected = p if math.isnan(p) else min(1.0, factor * p)
+    return Outcome(corrected, float(bounds.low), float(bounds.high), level)
 
 
 def _level_of_power(p_values: Sequence[float], settings: ComparisonSettings) -> float:
@@ -363,7 +370,12 @@ def _tukey_outcome(
     return Outcome(corrected, low, high, level_of_width(half_width, deviation, query_count))
 
 
-def describe(differences: Differences, p: float, outcome: Outcome) -> Difference:
+def describe(differences: Differences, p: float, factor: float, alpha: float) -> Difference:
+    """Describe the differences of a run from a baseline, tested with a p-value and its factor."""
+    return _describe(differences, p, _corrected_outcome(differences, p, factor, alpha))
+
+
+def _describe(differences: Differences, p: float, outcome: Outcome) -> Difference:
     """Describe the differences of a run from a baseline, and the outcome of their test."""
     query_count = len(differences)
     mean = float(differences.mean()) if query_count > 0 else math.nan

@@ -58,6 +58,7 @@ class Table:
     name_columns: int  # the first columns, which hold names
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
+    title: str = ""  # a heading of the report, where other tables stand above
 
     @property
     def marks_best(self) -> bool:

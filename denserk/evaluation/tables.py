@@ -373,7 +373,8 @@ def _differences_table(comparison: Comparison, places: int) -> Table:
     if has_power(comparison):
         header.append("detectable")
         notes += power_notes(comparison)
-    return Table(tuple(header), 2, tuple(rows), tuple(notes))
+    title = f"Differences from {comparison.baseline}"
+    return Table(tuple(header), 2, tuple(rows), tuple(notes), title)
 
 
 def _undecided_tables(comparison: Comparison) -> list[Table]:
@@ -385,7 +386,8 @@ def _undecided_tables(comparison: Comparison) -> list[Table]:
                 rows.append((Cell(run), Cell(measure), Cell(verdict(difference))))
     if not rows:
         return []
-    return [Table(("run", "measure", "undecided"), 3, tuple(rows), VERDICT_NOTES)]
+    header = ("run", "measure", "undecided")
+    return [Table(header, 3, tuple(rows), VERDICT_NOTES, "What would decide")]
 
 
 def _difference_row(

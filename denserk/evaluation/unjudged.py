@@ -25,6 +25,7 @@ from denserk.evaluation.needed_hits import first_hits
 from denserk.evaluation.results import EvaluationResult, Grades, Run
 from denserk.evaluation.significance import baselines_of
 from denserk.evaluation.unjudged_results import BoundedValue, Interval, UnjudgedBounds
+from denserk.reporting import track
 
 JUDGED = "Judged"  # the measure of the judgments that are there, which no completion changes
 DIGITS_OF_GDEVAL = 5  # to which its script rounds the value of a query
@@ -185,20 +186,26 @@ def bound_measures(
     values = {run.name: run.per_query for run in result.runs}
     runs: dict[str, dict[str, BoundedValue]] = {name: {} for name in names}
     differences: dict[str, dict[str, BoundedValue]] = {name: {} for name in baseline_of}
-    for compared in compared_measures:
-        measure = str(compared.measure)
-        for position, name in enumerate(names):
-            intervals = _value_intervals(compared, position, judged_runs.highest_grade)
-            runs[name][measure] = _value_of_run(compared, values[name][measure], intervals)
-        if compared.bounded is None:
-            continue
-        for name, baseline_name in baseline_of.items():
-            intervals = difference_intervals(
-                compared, names.index(name), names.index(baseline_name), judged_runs.highest_grade
-            )
-            differences[name][measure] = _difference_of_runs(
-                values[name][measure], values[baseline_name][measure], intervals
-            )
+    with track("bounding measures", len(compared_measures), "measures") as progress:
+        for compared in compared_measures:
+            measure = str(compared.measure)
+            for position, name in enumerate(names):
+                intervals = _value_intervals(compared, position, judged_runs.highest_grade)
+                runs[name][measure] = _value_of_run(compared, values[name][measure], intervals)
+            for name, baseline_name in baseline_of.items():
+                if compared.bounded is None:
+                    continue
+                intervals = _intervals(
+                    compared.bounded,
+                    compared.queries,
+                    names.index(name),
+                    names.index(baseline_name),
+                    judged_runs.highest_grade,
+                )
+                differences[name][measure] = _difference_of_runs(
+                    values[name][measure], values[baseline_name][measure], intervals
+                )
+            progress.advance()
     return UnjudgedBounds(
         highest_grade=judged_runs.highest_grade,
         hits={str(compared.measure): compared.unjudged_count for compared in compared_measures},
@@ -229,15 +236,6 @@ def _value_intervals(
     if compared.bounded is None:
         return None
     return _intervals(compared.bounded, compared.queries, run, None, highest_grade)
-
-
-def difference_intervals(
-    compared: ComparedMeasure, run: int, baseline: int, highest_grade: int
-) -> dict[str, Interval] | None:
-    """Return the bounds of each query's difference of a run from its baseline; None for Judged."""
-    if compared.bounded is None:
-        return None
-    return _intervals(compared.bounded, compared.queries, run, baseline, highest_grade)
 
 
 def _intervals(
@@ -287,7 +285,7 @@ def _as_provided(bound: float, value: float, digits: int | None) -> float:
 def _difference_of_runs(
     values: Mapping[str, float],
     baseline_values: Mapping[str, float],
-    intervals: Mapping[str, Interval] | None,
+    intervals: Mapping[str, Interval],
 ) -> BoundedValue:
     """Return the mean difference of two runs over the queries that both have, with its bounds."""
     differences = {
@@ -295,10 +293,7 @@ def _difference_of_runs(
         for qid, baseline_value in baseline_values.items()
         if qid in values
     }
-    per_query = {}
-    for qid, difference in differences.items():
-        interval = Interval(difference, difference) if intervals is None else intervals[qid]
-        per_query[qid] = interval
+    per_query = {qid: intervals[qid] for qid in differences}
     return BoundedValue(_mean(differences.values()), _mean_interval(per_query), per_query)
 
 

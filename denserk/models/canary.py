@@ -5,6 +5,7 @@ encodes them again, under the settings that its folder has now, and not under op
 them. The first stage that differs is named.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -187,7 +188,8 @@ def cosine_distances(vectors: Sequence[Vectors], saved: Sequence[Vectors]) -> li
     Different numbers of vectors or dimensions are infinitely far; two vectors of zeros are equal.
 
     >>> one = np.float32([[3, 4]])
-    >>> cosine_distances([one * 2, np.float32([[4, -3]])], [one, one])
+    >>> distances = cosine_distances([one * 2, np.float32([[4, -3]])], [one, one])
+    >>> [round(distance, 12) for distance in distances]
     [0.0, 1.0]
     """
     distances = []
@@ -268,7 +270,7 @@ class _SideComparison:
         saved = [text.vectors for text in texts]
         if max(cosine_distances(vectors, saved)) > self.tolerance:
             return False
-        return _largest_norm_change(vectors, saved) <= self.tolerance**0.5
+        return _largest_norm_change(vectors, saved) <= math.sqrt(self.tolerance)
 
     def vector_difference(
         self, vectors: Sequence[Vectors], texts: Sequence[CanaryText]
@@ -403,7 +405,7 @@ def check_start(
     as many as fit into `seconds`, at least one. `texts_at_once` are encoded together. Without a
     canary, nothing is compared. `name` is the model's in the message.
     """
-    if canary is None or side.kind not in canary.kinds or not canary.of_kind(side.kind):
+    if canary is None or not canary.of_kind(side.kind):
         return
     started = time.perf_counter()
     comparison = _SideComparison(canary, side)

@@ -2,8 +2,8 @@
 
 import copy
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from denserk.config.encoding import RepresentationSettings, TextSettings
+from denserk.config.encoding import Dtype, RepresentationSettings, TextSettings
 from denserk.data.batches import plan, to_device
 from denserk.data.planning import ENOUGH
 from denserk.data.tokenization import TextTokenizer, TokenIds
 from denserk.errors import lack_of_memory
 from denserk.io.canary import KINDS, QUERY, Canary, CanaryText, Vectors
-from denserk.models.backbone import longest_input
+from denserk.models.backbone import STATIC, longest_input
 from denserk.models.canary import (
     canary_texts,
     cosine_distances,
@@ -26,6 +26,7 @@ from denserk.models.canary import (
     token_ids,
     tolerances_of,
 )
+from denserk.models.devices import computes_in
 from denserk.models.model_folder import within_positions
 from denserk.models.representation import Encoder
 
@@ -64,10 +65,7 @@ def canary_of(
                 vectors = encode(ids)
                 for record in zip(texts_of_kind, ids, vectors, strict=True):
                     texts.append(CanaryText(kind, *record))
-                rows = [row for row in range(len(ids)) if len(ids[row]) <= LONGEST_IN_BFLOAT16]
-                with _in_bfloat16(float32_encoder):
-                    reduced = encode([ids[row] for row in rows])
-                distances += cosine_distances(reduced, [vectors[row] for row in rows])
+                distances += _distances_in_bfloat16(float32_encoder, encode, ids, vectors)
     except RuntimeError as error:
         if not lack_of_memory(error):
             raise
@@ -76,7 +74,7 @@ def canary_of(
     if not all(np.isfinite(text_of_canary.vectors).all() for text_of_canary in texts):
         logger.warning("the model is saved without canary.json: its vectors are not finite")
         return None
-    tolerances = tolerances_of(representation, max(distances))
+    tolerances = tolerances_of(representation, max(distances, default=0.0))
     return Canary(kinds, texts, tolerances, saved_settings(representation, text))
 
 
@@ -84,8 +82,10 @@ def _encode(
     encoder: Encoder, kind: str, pad_id: int, ids_of_texts: Sequence[TokenIds]
 ) -> list[Vectors]:
     """Encode texts of a kind by their token ids: each (S, D) float32."""
-    # as of a text encoder, which reads a text of no tokens as one of padding
-    encoded_ids = [ids or [pad_id] for ids in ids_of_texts]
+    encoded_ids = ids_of_texts
+    if encoder.backbone.config.model_type != STATIC:
+        # as of a text encoder, which reads a text of no tokens as one of padding
+        encoded_ids = [ids or [pad_id] for ids in ids_of_texts]
     planned = plan(encoded_ids, pad_id, BATCH_TOKENS, None, ENOUGH["cpu"])
     vectors_by_row: dict[int, Vectors] = {}
     device = next(encoder.parameters()).device
@@ -97,10 +97,23 @@ def _encode(
     return [vectors_by_row[row] for row in range(len(ids_of_texts))]
 
 
-def _in_bfloat16(encoder: Encoder) -> AbstractContextManager[Any]:
-    """Return a context manager in which products are of bfloat16, without a copy of the weights."""
+def _distances_in_bfloat16(
+    encoder: Encoder,
+    encode: Callable[[Sequence[TokenIds]], list[Vectors]],
+    ids_of_texts: Sequence[TokenIds],
+    vectors: Sequence[Vectors],
+) -> list[float]:
+    """Return how far bfloat16 moves the vectors of the shorter texts, without a copy of weights.
+
+    Empty on a GPU that has no bfloat16.
+    """
     device = next(encoder.parameters()).device
-    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+    if device.type != "cpu" and not computes_in(Dtype.BFLOAT16, device):
+        return []
+    rows = [row for row, ids in enumerate(ids_of_texts) if len(ids) <= LONGEST_IN_BFLOAT16]
+    with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
+        reduced_vectors = encode([ids_of_texts[row] for row in rows])
+    return cosine_distances(reduced_vectors, [vectors[row] for row in rows])
 
 
 @contextmanager
@@ -118,7 +131,7 @@ def _for_inference(encoder: Encoder) -> Iterator[Encoder]:
     float32_encoder.eval()
     device = next(float32_encoder.parameters()).device
     try:
-        with torch.inference_mode(), torch.autocast(device.type, enabled=False):
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
             yield float32_encoder
     finally:
         for module in trained_modules:

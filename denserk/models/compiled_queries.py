@@ -35,7 +35,7 @@ from denserk.data.planning import ENOUGH, by_length, padded
 from denserk.data.tokenization import TextTokenizer, TokenIds
 from denserk.errors import DenserkError, Interrupted
 from denserk.extras import installed
-from denserk.io.canary import Canary, read_canary
+from denserk.io.canary import CANARY_FILE, Canary, read_canary
 from denserk.io.model_files import find_model, fingerprint_of
 from denserk.io.versions import Version
 from denserk.models import compiled_cache, processor
@@ -346,9 +346,12 @@ def _is_model_of(entry: Entry, folder: Path) -> bool:
 
 
 def _file_names(folder: Path) -> list[str]:
-    """Return the paths of a model's files within its folder, sorted."""
-    paths = Version.of(folder).files
-    return sorted(Path(path).relative_to(folder).as_posix() for path in paths)
+    """Return the paths of a model's files within its folder, sorted.
+
+    By the canary nothing is read: a copy of the folder without it is the same model.
+    """
+    names = {Path(path).relative_to(folder).as_posix() for path in Version.of(folder).files}
+    return sorted(names - {CANARY_FILE})
 
 
 def keep(encoder: "TextEncoder") -> None:

@@ -377,7 +377,8 @@ class TextEncoder:
         """Compare all texts of the canary, kind by kind; empty if the model's folder has none."""
         if self.canary is None:
             return []
-        return [compare(self.canary, self.canary_side(kind)) for kind in self.canary.kinds]
+        kinds = [kind for kind in self.sides if self.canary.of_kind(kind)]
+        return [compare(self.canary, self.canary_side(kind)) for kind in kinds]
 
     def _precision_of_vectors(self) -> str:
         """Return the coarsest of the precisions that compute vectors."""

@@ -255,7 +255,10 @@ class RunFile(Retriever):
             yield qid, best_first(zip(docids, scores, strict=True))
 
     def rebuild(self, commands: Rebuild) -> str:
-        """Return the file."""
+        """Return the file; where it has a manifest, add the command that makes it again."""
+        if beside(self.path).is_file():
+            output = commands.path(self.name)
+            commands.add("reproduce", self.path, "--from-step", "vectors", "--output", output)
         return self.path
 
     @property
@@ -293,7 +296,10 @@ def recorded_bytes_per_passage(run: str) -> float | None:
 
 
 def recorded_seconds_per_query(run: str) -> float | None:
-    """Return the time of a query that the manifests of a run record, its sources included."""
+    """Return the time of a query that the manifests of a run record, its sources included.
+
+    None: a manifest is absent, or one of a search or of a reranker records no time.
+    """
     manifest_file = beside(run)
     if not manifest_file.is_file():
         return None
@@ -301,11 +307,17 @@ def recorded_seconds_per_query(run: str) -> float | None:
     seconds = 0.0
     recorded_seconds = manifest.contents.get("seconds")
     query_count = manifest.contents.get("queries")
+    is_fused = "runs" in manifest.made_from
     if recorded_seconds and query_count:
         seconds += sum(recorded_seconds.values()) / query_count
+    elif not is_fused:
+        return None
     for source in runs_of(manifest.made_from):
-        seconds += recorded_seconds_per_query(source.get("name") or "") or 0.0
-    return seconds or None
+        seconds_of_source = recorded_seconds_per_query(source.get("name") or "")
+        if seconds_of_source is None:
+            return None
+        seconds += seconds_of_source
+    return seconds
 
 
 class IndexFolder(Retriever):
@@ -424,6 +436,7 @@ class Encoder(IndexFolder):
         return self._add_encoding(commands, self.model)
 
     def _add_encoding(self, commands: Rebuild, model: str) -> str:
+        """Add the encoding of the corpus by a model, and its search; return the run."""
         vectors = commands.path(self.name)
         words = ["--model", model, "--corpus", *commands.corpus_words, *commands.compute_words]
         for name, value in self.text_options.items():

@@ -113,7 +113,7 @@ def check_names(expression: Expression, settings: ChooseSettings) -> None:
                 check_names(retriever, settings)
         case Rerank(retriever, model):
             check_names(retriever, settings)
-            look_for_model(model)
+            _check_reranker(model)
 
 
 def _check_name(name: str, settings: ChooseSettings) -> None:
@@ -138,6 +138,18 @@ def _check_name(name: str, settings: ChooseSettings) -> None:
         raise UsageError(f"--candidates {name}: no such file or folder", EXAMPLES)
     find_model(name, "--candidates")
     look_for_model(name)
+
+
+def _check_reranker(model: str) -> None:
+    """Raise an error unless a model is a cross-encoder that is there."""
+    from denserk.models.cross_encoder import is_reranker
+
+    if not is_reranker(look_for_model(model)):
+        message = f"--candidates ...>>{model}: this model is no cross-encoder"
+        hint = (
+            "train one (denserk finetune --representation cross-encoder), or name a published one"
+        )
+        raise UsageError(message, hint)
 
 
 def is_index(name: str) -> bool:

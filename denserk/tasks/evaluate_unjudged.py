@@ -19,6 +19,7 @@ from denserk.evaluation.unjudged_results import JudgingPlan, UnjudgedBounds
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.pool import PoolRow, write_pool
 from denserk.io.topics import read_queries
+from denserk.reporting import track
 from denserk.tasks.evaluate import (
     NamedRun,
     RelevanceJudgments,
@@ -73,7 +74,8 @@ def bound_runs(
     judged_runs = JudgedRuns({run.name: run.hits for run in named_runs}, judgments.grades)
     bounds = bound_measures(result, judged_runs, measures, baseline)
     if to_judge is not None:
-        plan = _plan(measures, judged_runs, bounds, to_judge)
+        with track("choosing hits to judge", None, "hits"):
+            plan = _plan(measures, judged_runs, bounds, to_judge)
         bounds = replace(bounds, plan=plan)
     return replace(result, unjudged=bounds)
 
@@ -106,11 +108,11 @@ def _plan(
 
     If none is open, the plan is that of the first difference, without pairs.
     """
-    compared = next((c for c in judged_runs.compared(measures) if c.bounded is not None), None)
-    if compared is None:
+    compared = judged_runs.compared(measures)[0]
+    if compared.bounded is None:
         raise UsageError(
-            "what to judge is chosen by a measure of grades, not by Judged",
-            "for example -m nDCG@10",
+            "what to judge is chosen by the first measure, and Judged depends on no grade",
+            "name another one first, for example -m 'nDCG@10 Judged@10'",
         )
     measure = str(compared.measure)
     run = next(iter(bounds.differences))

@@ -30,18 +30,20 @@ import numpy as np
 
 from denserk.commands.retrieve import encode, index, search
 from denserk.config.analysis import MissesSettings
+from denserk.config.encoding import Backend, ComputeSettings
 from denserk.config.formats import CorpusFormat, TopicsFormat
 from denserk.data.sentences import split_sentences
 from denserk.data.tokenization import load_tokenizer
 from denserk.io.corpus import read_passages, write_passages
-from denserk.io.misses import FOUND, MODEL, MissedPassage
+from denserk.io.misses import FOUND, MODEL, TITLES, MissedPassage
 from denserk.io.model_files import find_model
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries, write_queries
 from denserk.io.vectors import open_vectors
+from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
-from denserk.tasks.analyze.miss_causes import MANY_SUBWORDS
 from denserk.tasks.analyze.miss_inputs import read_hits
+from denserk.tasks.analyze.miss_queries import MANY_SUBWORDS
 from denserk.tasks.analyze.miss_search import rank_of
 from denserk.tasks.analyze.misses import analyze_misses
 from tests.benchmarks.studies import only
@@ -55,6 +57,8 @@ CANDIDATES = 8  # tried cases for each that is needed: order matters in few
 FILLER_WORDS = (15, 30, 60)  # beside a sentence
 CONTROLS = 200
 COMPUTE = {"device": "cpu", "dtype": "float32"}
+
+CPU = ComputeSettings(device="cpu", backend=Backend.TORCH)
 
 Pairs = dict[str, str]  # query id -> passage id
 
@@ -183,9 +187,12 @@ class Study:
             rank = rank_of(hits.get(qid, []), docid)
             if qid in hits and (rank is None or rank > K):
                 missed.append((qid, docid))
-        bm25 = str(self.work / f"{name}-bm25")
-        index(type="bm25", corpus=corpus, output=bm25, overwrite=True)
-        return self.run_analysis(name, run, topics, corpus, missed[: self.cases], bm25)
+        causes = causes_down_to(name.partition("-")[0])
+        bm25 = None
+        if "words" in causes:
+            bm25 = str(self.work / f"{name}-bm25")
+            index(type="bm25", corpus=corpus, output=bm25, overwrite=True)
+        return self.run_analysis(name, run, topics, corpus, missed[: self.cases], bm25, causes)
 
     def search_planted(self, name: str, planted: Planted) -> tuple[str, str, str]:
         """Encode, index and search a planted collection; return run, topics and corpus."""
@@ -216,9 +223,8 @@ class Study:
             index=searched,
             topics=topics,
             output=run,
-            hits=DEPTH,
             overwrite=True,
-            **planted.search_options,
+            **{"hits": DEPTH, **planted.search_options},
         )
         return run, topics, corpus
 
@@ -229,7 +235,8 @@ class Study:
         topics: str,
         corpus: str,
         pairs: Sequence[tuple[str, str]],
-        bm25: str,
+        bm25: str | None,
+        causes: tuple[str, ...] = (),
     ) -> Sequence[MissedPassage]:
         """Analyse pairs of query and passage; return their rows."""
         pair_file = self.work / f"{name}-pairs.txt"
@@ -246,10 +253,17 @@ class Study:
             topics=topics,
             bm25=bm25,
             pairs=str(pair_file),
+            causes=causes,
             most_encoded=0,
             output=str(self.work / f"{name}.csv"),
         )
-        return analyze_misses(settings).passages
+        return analyze_misses(settings, compute=CPU).passages
+
+
+def causes_down_to(last: str) -> tuple[str, ...]:
+    """Return the causes down to one: those behind it would not be named in its place."""
+    names = [cause for cause in TITLES if cause not in (MODEL, FOUND)]
+    return tuple(names[: names.index(last) + 1])
 
 
 def count_causes(plant: str, passages: Sequence[MissedPassage], *, without: str = "") -> Counts:
@@ -304,7 +318,7 @@ def plant_ivf(study: Study) -> Planted:
 
 
 def plant_pq(study: Study) -> Planted:
-    """Quantise vectors to eight bytes."""
+    """Quantise vectors to four bytes."""
     pairs = study.found_pairs(20 * study.cases)
     return Planted(pairs, study.passages, index_options={"factory": "PQ8x4"})
 
@@ -313,10 +327,7 @@ def plant_hubs(study: Study) -> Planted:
     """Add vectors near all queries, three times as long as others."""
     pairs = study.found_pairs(study.cases)
     hubs = [Passage(f"hub{number}", f"Page {number} of the site.", "") for number in range(HUBS)]
-    from denserk.config.encoding import ComputeSettings
-    from denserk.models.text_encoder import TextEncoder
-
-    encoder = TextEncoder(study.model, compute=ComputeSettings(device="cpu"))
+    encoder = TextEncoder(study.model, compute=CPU)
     mean = encoder.encode_queries(study.queries[:300]).mean(axis=0)
     unit = mean / np.linalg.norm(mean)
     vectors = {hub.docid: (9 + number / 100) * unit for number, hub in enumerate(hubs)}
@@ -327,12 +338,15 @@ def plant_copies(study: Study) -> Planted:
     """Add copies of a hit above the relevant passage, which is not relevant itself."""
     pairs: Pairs = {}
     added: dict[str, Passage] = {}
+    copied_docids: set[str] = set()
     for qid, docid in study.found_pairs(20 * study.cases).items():
         above = study.hits[qid][: (rank_of(study.hits[qid], docid) or 1) - 1]
-        others = [hit for hit, _ in above if hit not in study.grades[qid]]
-        if not others:
+        # an unjudged copy of the relevant passage of a case would be another cause
+        others = [hit for hit, _ in above if hit not in pairs.values()]
+        if not others or docid in copied_docids:
             continue
         copied = study.texts[others[0]]
+        copied_docids.add(copied.docid)
         for number in range(COPIES):
             copy_id = f"{copied.docid}-copy{number}"
             added[copy_id] = copied._replace(docid=copy_id)
@@ -383,10 +397,7 @@ def plant_position(study: Study) -> Planted:
 
     Only cases are kept in which the passage is among the first hits with that sentence in front.
     """
-    from denserk.config.encoding import ComputeSettings
-    from denserk.models.text_encoder import TextEncoder
-
-    encoder = TextEncoder(study.model, compute=ComputeSettings(device="cpu"))
+    encoder = TextEncoder(study.model, compute=CPU)
     candidates = study.found_pairs(CANDIDATES * study.cases)
     query_vectors = encoder.encode_queries([study.query(qid) for qid in candidates])
     pairs: Pairs = {}
@@ -479,10 +490,15 @@ def main() -> None:
                 continue
             planted = plant(study)
             passages = study.analyse(name, planted)
-            for label, without in {"given": "", "none": "words"}.items():
-                if name != without:
-                    counts = count_causes(name, passages, without=without)
-                    print("\t".join([name, label, *counts.cells]), flush=True)
+            cause = name.partition("-")[0]
+            labels = {"not needed": ""}  # what BM25 is, and the cause that is left out
+            if cause == "words":
+                labels = {"given": ""}
+            elif "words" in causes_down_to(cause):
+                labels = {"given": "", "none": "words"}
+            for label, without in labels.items():
+                counts = count_causes(name, passages, without=without)
+                print("\t".join([name, label, *counts.cells]), flush=True)
         if "controls" in names:
             for name, causes in controls(study):
                 count = sum(causes.values())

@@ -80,7 +80,7 @@ class Tally:
 def read_pairs(data: Path, runs: Path | None) -> Iterator[Pair]:
     """Yield every two runs of each collection."""
     marco = data / "marco-dl19"
-    yield from pairs_of("marco-dl19 (TREC)", marco / "qrels/test.tsv", marco / "runs")
+    yield from pairs_of("trec-dl19", marco / "qrels/test.tsv", marco / "runs")
     if runs is not None:
         for qrels in sorted(runs.glob("*/qrels.txt")):
             yield from pairs_of(qrels.parent.name, qrels, qrels.parent)
@@ -211,7 +211,7 @@ def main() -> None:
     judging.MOST_ROWS = 2_200  # what it likely takes is not simulated here
     rows = []
     for pair in read_pairs(arguments.data, arguments.runs):
-        if arguments.collections and pair.collection.split()[0] not in arguments.collections:
+        if arguments.collections and pair.collection not in arguments.collections:
             continue
         for share in arguments.dropped:
             tally = Tally()

@@ -9,6 +9,7 @@ from denserk.errors import UsageError
 from denserk.evaluation.unjudged_results import JudgingPlan
 from denserk.tasks.evaluate import RelevanceJudgments
 from denserk.tasks.evaluate_unjudged import bound_runs
+from tests.benchmarks import unjudged_replays as replays
 
 
 def plan_of(runs, grades, measure="P@3", count=100, **options) -> JudgingPlan:
@@ -25,6 +26,7 @@ def is_open(runs, grades, measure):
     """Whether some difference of runs is open."""
     settings = EvaluationSettings(measures=(measure,))
     bounds = bound_runs(list(runs.items()), RelevanceJudgments(grades), settings).unjudged
+    assert bounds is not None
     return any(of[measure].interval.is_open for of in bounds.differences.values())
 
 
@@ -114,3 +116,25 @@ def test_a_plan_is_the_same_each_time_and_counts_lie_in_order():
 def test_one_run_has_no_difference_to_judge():
     with pytest.raises(UsageError, match="a difference"):
         plan_of({"a": RUNS["a"]}, GRADES)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.9])
+def test_in_replays_the_truth_lies_within_the_bounds(share):
+    random = Random(6)
+    grades = {}
+    runs: dict[str, dict[str, dict[str, float]]] = {"a": {}, "b": {}}
+    for number in range(8):
+        qid = f"q{number}"
+        docids = [f"d{position}" for position in range(14)]
+        grades[qid] = {docid: random.choice([0, 0, 1, 2]) for docid in docids}
+        grades[qid]["elsewhere"] = 2  # so that the highest grade is never dropped
+        for hits_by_qid in runs.values():
+            hits_by_qid[qid] = {docid: random.random() for docid in random.sample(docids, 11)}
+    pair = replays.Pair("toy", runs, grades)
+    kept = replays.with_dropped_labels(pair, share, random)
+    tally = replays.Tally()
+    replays.count_bounds(pair, kept, tally)
+    assert tally.inside == tally.values > 0
+    protocol = replays.Protocol("nDCG@10", round_share=0.5, most_share=1.0, confidence=0.99)
+    replays.judge_in_rounds(pair, kept, protocol, tally)
+    assert tally.ends["sure", True] == 1  # with everything judged the sign is the true one

@@ -115,7 +115,12 @@ def test_a_shown_difference_has_no_verdict():
         ((1, 2, 3), (1, 2, 3), {}, "no query has a difference"),
         ((1,), (2,), {}, "fewer than two queries cannot be tested"),
         ((1, 2, 1, 2), (2, 1, 2, 1), {}, "or more would probably have been seen"),
-        ((2, 2, 2), (1, 1, 1), {"test": PairedTest.RANDOMISATION}, "too few queries for this test"),
+        (
+            (2, 2, 2),
+            (1, 1, 1),
+            {"test": PairedTest.RANDOMISATION},
+            "too few queries or permutations",
+        ),
         (
             (10, 10, 9),
             (1, 1, 1),
@@ -195,10 +200,19 @@ def test_tukey_compares_on_the_queries_of_all_runs():
     assert compared(runs).differences["near"]["RR@10"].query_count == 40
 
 
-def test_tukey_of_one_query_tests_nothing():
-    runs = per_query_values(query_count=1)
+@pytest.mark.parametrize("query_count", [0, 1])
+def test_tukey_of_one_query_tests_nothing(query_count):
+    runs = per_query_values(query_count)
     difference = compared(runs, correction=Correction.TUKEY).differences["near"]["RR@10"]
     assert math.isnan(difference.corrected)
+
+
+def test_too_few_permutations_show_nothing():
+    runs = per_query_values()
+    comparison = compared(runs, correction=Correction.TUKEY, permutations=10)
+    difference = comparison.differences["far"]["RR@10"]
+    assert (difference.low, difference.high) == (-math.inf, math.inf)
+    assert math.isnan(difference.detectable)
 
 
 def test_tukey_is_named_in_the_note_and_the_caption():

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,8 +140,10 @@ def test_predicted_labels_in_memory_give_what_files_give(tmp_path, monkeypatch, 
         "a": {qid: {"d1": 2.0, "d2": 1.0} for qid in predicted},
         "b": {qid: {"d2": 2.0, "d1": 1.0} for qid in predicted},
     }
-    options = {"baseline": "a", "details": True}
-    details = denserk.evaluate(runs, human, "RR@10", predicted=predicted, **options)
+    details = denserk.evaluate(
+        runs, human, "RR@10", predicted=predicted, baseline="a", details=True
+    )
+    assert details.predicted is not None
     assert details.predicted.means["a"]["RR@10"].gain == "helps"
     assert details.predicted.differences["b"]["RR@10"].powered.mean > 0
     assert "with predictions" in details.table()
@@ -148,18 +151,21 @@ def test_predicted_labels_in_memory_give_what_files_give(tmp_path, monkeypatch, 
     for name, qrels in (("human", human), ("judge", predicted)):
         lines = [f"{q} 0 {d} {g}\n" for q, grades in qrels.items() for d, g in grades.items()]
         Path(f"{name}.qrels").write_text("".join(lines))
-    of_files = denserk.evaluate(runs, "human.qrels", "RR@10", predicted="judge.qrels", **options)
+    of_files = denserk.evaluate(
+        runs, "human.qrels", "RR@10", predicted="judge.qrels", baseline="a", details=True
+    )
     assert of_files.predicted == details.predicted
 
 
 def test_wrong_draws_are_named():
     with pytest.raises(UsageError, match="2 queries only"):
         denserk.draw_queries(["q1", "q2"], 3)
-    for queries, count in (("q1", 1), (["q1"], 0), (["q1"], "1")):
+    wrong_calls: list[tuple[Any, Any]] = [("q1", 1), (["q1"], 0), (["q1"], "1")]
+    for queries, count in wrong_calls:
         with pytest.raises(UsageError):
             denserk.draw_queries(queries, count)
 
 
-def test_predicted_labels_need_means(caplog):
+def test_predicted_labels_need_means():
     with pytest.raises(UsageError, match="NumQ"):
         denserk.evaluate({"q1": {"d1": 1.0}}, QRELS, "NumQ", predicted=QRELS)

@@ -138,7 +138,7 @@ def test_a_difference_of_ap_with_many_unjudged_hits_has_outer_bounds():
 
 def random_collection(random, query_count=30):
     """Two runs with ties and missing queries, and graded judgments of half of their hits."""
-    runs = {"a": {}, "b": {}}
+    runs: dict[str, dict[str, dict[str, float]]] = {"a": {}, "b": {}}
     grades = {}
     for number in range(query_count):
         qid = f"q{number}"
@@ -254,7 +254,7 @@ def test_other_measures_are_rejected_with_those_that_are_bounded(measure):
 
 def test_thousands_of_queries_with_twenty_unjudged_hits_are_bounded_in_seconds():
     random = Random(4)
-    runs = {"a": {}, "b": {}}
+    runs: dict[str, dict[str, dict[str, float]]] = {"a": {}, "b": {}}
     grades = {}
     for number in range(2000):
         qid = f"q{number}"

@@ -205,10 +205,14 @@ def test_a_broken_file_is_an_error_that_names_it(model, change, found):
         read_canary(model)
 
 
+def vectors_of(rows):
+    return np.array(rows, np.float32)
+
+
 def test_distances_of_vectors_that_cannot_be_compared_are_infinite():
-    one = np.float32([[1, 0]])
-    zero = np.float32([[0, 0]])
+    one = vectors_of([[1, 0]])
+    zero = vectors_of([[0, 0]])
     assert cosine_distances([zero], [zero]) == [0.0]
-    assert cosine_distances([np.float32([[np.nan, 1]])], [one]) == [float("inf")]
-    assert cosine_distances([np.float32([[1, 0, 0]])], [one]) == [float("inf")]
-    assert cosine_distances([np.float32([[1, 0], [1, 0]])], [one]) == [float("inf")]
+    assert cosine_distances([vectors_of([[np.nan, 1]])], [one]) == [float("inf")]
+    assert cosine_distances([vectors_of([[1, 0, 0]])], [one]) == [float("inf")]
+    assert cosine_distances([vectors_of([[1, 0], [1, 0]])], [one]) == [float("inf")]

@@ -152,6 +152,7 @@ def test_what_would_decide_is_a_number_of_queries(settings):
     choice = choose(settings("good.trec", "near.trec", qrels="test.txt"))
     assert choice.outcome is Outcome.UNDECIDED
     [difference] = choice.undecided
+    assert difference.needed_queries is not None
     assert difference.needed_queries > 10
 
 
@@ -273,9 +274,12 @@ def test_all_kinds_of_candidates(settings, tmp_path):
     assert max(map(len, hits.values())) == 3
     for system in choice.systems:
         if system.name != "good":
-            assert system.cost.query_milliseconds > 0
-            assert system.cost.passage_bytes > 0
-            assert system.cost.build_minutes > 0
+            costs = (
+                system.cost.query_milliseconds,
+                system.cost.passage_bytes,
+                system.cost.build_minutes,
+            )
+            assert all(cost is not None and cost > 0 for cost in costs)
     again = choose(settings(*candidates, block_size=20, resume=True, **options))
     assert again.as_json() == choice.as_json()
     check_commands(settings(*candidates, **options), tmp_path)
@@ -333,7 +337,7 @@ def test_sealed_queries_are_opened_once(settings, tmp_path, caplog):
     assert third.test is not None
     assert third.test.opening == 2
     assert len(record.read_text().splitlines()) == 2
-    assert "opened for the 2. time" in caplog.text
+    assert "opening number 2" in caplog.text
 
 
 def test_sealed_queries_stay_sealed_without_a_decision(settings, tmp_path):
@@ -347,6 +351,8 @@ def test_another_decision_does_not_open_sealed_queries_again(settings):
     again = settings("bad.trec", "middle.trec", test_qrels="test.txt", overwrite=True)
     with pytest.raises(UsageError, match=r"was opened at .* for nDCG@10 of good"):
         choose(again)
+    decision = json.loads(Path(again.output, "choice.json").read_text())
+    assert decision["leader"] == "middle"
 
 
 @pytest.mark.parametrize("option", ["test_qrels", "train_qrels"])
@@ -375,6 +381,7 @@ def test_a_query_of_another_file_is_known_by_its_text(settings, tmp_path):
         (["good.trec", "0.3*bm25+model"], {}, "others have none"),
         (["good.trec", "bm25%none>>reranker"], {}, "number of hits"),
         (["good.trec", "(bm25"], {}, "bracket"),
+        (["good.trec", "bm25>>model"], {}, "no cross-encoder"),
         (["good.trec", "finetune:model"], {}, "needs training queries"),
         (["good.trec", "qrels.txt"], {}, "no run"),
         (["good.trec", "bad.trec"], {"measure": "NumRet"}, "between 0 and 1"),

@@ -46,6 +46,7 @@ class StandIn:
     vectors_per_passage = 1
     int8 = None
     queries_of = None
+    canary = None
     dtype = Dtype.FLOAT32
     device = torch.device("cpu")
     encoded_texts = 0  # by all encoders of a test
@@ -58,6 +59,9 @@ class StandIn:
 
     def description(self):
         return {"name": self.name, "fingerprint": self.name.rsplit("/", 1)[-1]}
+
+    def canary_side(self, side):
+        return None
 
     def plan(self, side, records):
         hashes = [hashlib.sha256(record.text.encode()).digest() for record in records]

@@ -13,6 +13,7 @@ from denserk.config.options import from_json, select
 from denserk.config.retrieval import BM25_ENGINES, SearchSettings
 from denserk.errors import MismatchError, UsageError
 from denserk.index import folder
+from denserk.index.bm25 import query_texts
 from denserk.index.inputs import expanded
 from denserk.index.opening import OpenedIndex, open_index
 from denserk.index.query_encoder import as_index, in_precision_of_index, load_query_encoder
@@ -316,8 +317,6 @@ def bm25_hits(
 
 def search_bm25(opened: OpenedIndex, queries: Mapping[str, Query], hits: int) -> dict[str, Hits]:
     """Return the hits of queries in a BM25 index, by query id."""
-    from denserk.index.bm25 import query_texts
-
     searcher = opened.searcher(SearchSettings(hits=hits))
     qids = list(queries)
     texts = query_texts(list(queries.values()))

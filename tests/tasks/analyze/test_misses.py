@@ -3,9 +3,11 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import denserk
 from denserk.commands.app import run as run_command_line
 from denserk.commands.retrieve import encode, fuse, index, search
 from denserk.config.analysis import MissesSettings
@@ -13,11 +15,13 @@ from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import FusionMethod, FusionSettings
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.near_copies import NearCopies
-from denserk.io.misses import COLUMNS, read_cause_counts
+from denserk.io.misses import COLUMNS, MissedPassage, read_cause_counts
 from denserk.records import Passage
 from denserk.tasks.analyze import miss_causes as causes
+from denserk.tasks.analyze import miss_queries
 from denserk.tasks.analyze.miss_causes import Evidence, Miss, Trial
 from denserk.tasks.analyze.misses import analyze_misses
+from tests.benchmarks import miss_replays
 
 CPU = ComputeSettings(device="cpu")
 COMPUTE = {"device": "cpu"}
@@ -89,13 +93,14 @@ class TestChangesOfHits:
     def test_completed_judgments_have_the_grades_of_the_originals(self):
         of_query = evidence({"q": ["copy", "d1", "d3"]}, {"q": {"d3": 2}}, texts=TEXTS)
         fix = causes.CopiesJudged(of_query, self.copies(of_query)).everywhere()
+        assert fix is not None
         assert fix.grades == {"q": {"d3": 2, "copy": 2}}
 
     def test_the_smallest_change_of_the_weight_comes_first(self):
         of_query = evidence({"q": ["d1", "d2", "d3"]}, {"q": {"d3": 1}}, k=1)
         fusion = FusionSettings(method=FusionMethod.LINEAR)
         runs = {"q": ([("d1", 3.0), ("d2", 2.0), ("d3", 1.0)], [("d3", 9.0), ("d1", 1.0)])}
-        change = causes.WeightOfWords(of_query, runs, fusion, current_weight=0.0)
+        change = miss_queries.WeightOfWords(of_query, runs, fusion, current_weight=0.0)
         assert trial_of(change, "q", "d3", 1, 3) == Trial("fuse with weight 0.5 of BM25", 1)
         assert trial_of(change, "q", "absent", 1, None) is None
         assert [docid for docid, _ in change.hits_with(0.5)["q"]] == ["d3", "d1", "d2"]
@@ -130,7 +135,8 @@ def ranked(run, qid):
 
 def analysed(**options):
     """The result on the toy run, with one hit a query."""
-    settings = MissesSettings(**{"run": "run.trec", "qrels": "qrels.txt", "k": 1} | options)
+    values: dict[str, Any] = {"run": "run.trec", "qrels": "qrels.txt", "k": 1}
+    settings = MissesSettings(**values | options)
     return analyze_misses(settings, compute=CPU)
 
 
@@ -256,6 +262,79 @@ def test_windows_and_longer_limits_are_tried_for_long_passages(folder, tiny):
     assert row.rank_after == 1
 
 
+def test_all_dimensions_are_tried_where_vectors_are_cut(folder, tiny):
+    encode(
+        model=tiny(),
+        corpus="corpus.jsonl",
+        output="cut",
+        truncate_dim=3,
+        passage_max_length=16,
+        **COMPUTE,
+    )
+    search(index="cut", topics="queries.tsv", output="cut.trec")
+    best = ranked("run.trec", "q3")[0]
+    qrels = write_qrels(folder / "q.txt", {("q3", docid): 1 for docid in ranked("run.trec", "q3")})
+    result = analysed(run="cut.trec", qrels=qrels, causes=("approximate",))
+    reasons = {cause.cause: cause.not_tried for cause in result.causes}
+    assert reasons["approximate"] == ""
+    assert reasons["hub"] == "not among --set causes"
+    brought_in = {row.docid for row in result.passages if row.cause == "approximate"}
+    assert brought_in == {best} - {ranked("cut.trec", "q3")[0]}
+
+
+def test_an_unknown_cause_is_rejected(folder):
+    with pytest.raises(UsageError, match="found 'hubs'"):
+        analysed(causes=("hubs",))
+
+
+def test_a_reranker_finds_hits_that_are_probably_relevant(folder, tiny_reranker):
+    result = analysed(reranker=str(tiny_reranker()), causes=("unjudged",))
+    reasons = {cause.cause: cause.not_tried for cause in result.causes}
+    assert reasons["unjudged"] == ""
+    for row in result.passages:
+        if row.cause == "unjudged":
+            assert "reranker prefers" in row.change
+
+
+def test_the_reranker_counts_what_it_prefers():
+    miss = Miss("q", "d", 1, 4)
+    scores = {"d": 0.5, "better": 0.9, "worse": 0.1}
+    trial = causes._trial_of_reranker(miss, scores)
+    assert trial == Trial("judge 1 hit that the reranker prefers", 3)
+    assert causes._trial_of_reranker(miss, {"d": 0.5, "worse": 0.1}) is None
+
+
+def test_in_python_runs_are_in_memory(folder):
+    run = {qid: {d: -float(r) for r, d in enumerate(ranked("run.trec", qid))} for qid in ("q1",)}
+    passages = [json.loads(line) for line in lines_of("corpus.jsonl")]
+    corpus = [{"id": p["_id"], "title": p["title"], "text": p["text"]} for p in passages]
+    worst = ranked("run.trec", "q1")[-1]
+    result = denserk.analyze_misses(
+        run,
+        {"q1": [worst]},
+        topics={"q1": "cat in a house"},
+        corpus=corpus,
+        index="vectors",
+        device="cpu",
+        k=1,
+    )
+    assert cause_of(result, "q1", worst).rank == 6
+    assert not (folder / "misses.csv").exists()
+
+
+def test_the_replays_count_cheaper_causes():
+    rows = [
+        MissedPassage("q1", "d", 1, 11, "hub"),
+        MissedPassage("q2", "d", 1, 11, "words", also=("position",)),
+        MissedPassage("q3", "d", 1, 11, "model"),
+    ]
+    counts = miss_replays.count_causes("position", rows)
+    assert (counts.named, counts.cheaper, counts.other) == (0, {"words": 1}, {"hub": 1, "model": 1})
+    without_bm25 = miss_replays.count_causes("position", rows, without="words")
+    assert without_bm25.named == 1
+    assert miss_replays.causes_down_to("outdated") == ("absent", "approximate", "outdated")
+
+
 def test_hits_among_the_first_have_no_cause(folder):
     pairs = [(qid, ranked("run.trec", qid)[0]) for qid in ("q1", "q2", "q3")]
     (folder / "pairs.txt").write_text("".join(f"{qid} {docid}\n" for qid, docid in pairs))
@@ -297,9 +376,9 @@ def test_other_queries_are_rejected(folder):
 
 
 def test_words_of_many_subwords_are_spelled_otherwise():
-    assert causes.split_word("getFileName") == "get File Name"
-    assert causes.nearest_word("fotosynthesis", {"photosynthesis"}) == "photosynthesis"
-    assert causes.replace_words(r"a c:\d b", {r"c:\d": r"c \d"}) == r"a c \d b"
+    assert miss_queries.split_word("getFileName") == "get File Name"
+    assert miss_queries.nearest_word("fotosynthesis", {"photosynthesis"}) == "photosynthesis"
+    assert miss_queries.replace_words(r"a c:\d b", {r"c:\d": r"c \d"}) == r"a c \d b"
 
 
 def test_the_command_prints_causes_and_gains(folder, capsys):
@@ -316,3 +395,14 @@ def test_the_report_shows_the_causes(folder):
     page = (folder / "page" / "index.html").read_text()
     assert "Why passages were missed" in page
     assert "none of these: the model" in page
+
+
+def test_the_report_takes_the_table_that_is_named(folder):
+    analysed(output="table.csv")
+    (folder / "misses.csv").write_text("a,b\n1,2\n")  # of something else
+    command = ["eval", "run.trec", "qrels.txt", "--report", "page"]
+    assert run_command_line(command) == 0
+    assert "Why passages were missed" not in (folder / "page" / "index.html").read_text()
+    assert run_command_line([*command, "--overwrite", "--set", "misses=table.csv"]) == 0
+    assert 'href="../table.csv"' in (folder / "page" / "index.html").read_text()
+    assert run_command_line([*command, "--overwrite", "--set", "misses=misses.csv"]) == 1
