@@ -31,7 +31,7 @@ denserk() {
 }
 
 choose() {  # decides with the questions of dev; those of test are opened once
-  denserk choose --corpus "$corpus" --topics "$topics" --qrels "$dev" --test-qrels "$test" \
+  command denserk choose --corpus "$corpus" --topics "$topics" --qrels "$dev" --test-qrels "$test" \
     --candidates bm25 --candidates minilm --candidates 'fixed-hybrid=0.3*bm25+0.7*minilm' --candidates 'fitted-hybrid=bm25+minilm' \
     --dtype float32 --resume --output "$runs/choice"
 }
@@ -85,6 +85,49 @@ for run in map(Path, sys.argv[2:]):
     counts = [len(found), len(same_story - found), len(qids - same_story)]
     shares = [f"{100 * count / len(qids):.1f} %".rjust(width) for count, width in zip(counts, (8, 10, 13))]
     print(run.stem.ljust(28), *shares, sep="  ")
+END
+}
+
+ranks() {  # RUN...: the ranks of the relevant section of the five questions that the page looks at
+  python - "$dev" "$@" <<'END'
+import sys
+from pathlib import Path
+
+qids = ["s251-q008", "s238-q019", "s249-q012", "s252-q017", "s253-q015"]
+relevant = {}
+for line in Path(sys.argv[1]).read_text().splitlines()[1:]:
+    qid, docid, _ = line.split("\t")
+    relevant.setdefault(qid, set()).add(docid)
+print("rank".ljust(28), *qids, sep="  ")
+for run in map(Path, sys.argv[2:]):
+    ranks = dict.fromkeys(qids, "-")
+    for line in run.read_text().splitlines():
+        qid, _, docid, rank, *_ = line.split()
+        if docid in relevant.get(qid, ()) and ranks.get(qid) == "-":
+            ranks[qid] = rank
+    print(run.stem.ljust(28), *(ranks[qid].rjust(len(qid)) for qid in qids), sep="  ")
+END
+}
+
+brought_in() {  # RUN...: how many of MiniLM's misses of each cause are among the first 10 hits of each run
+  python - "$runs/minilm.misses.csv" "$@" <<'END'
+import csv, sys
+from pathlib import Path
+
+misses = {}
+with open(sys.argv[1], newline="") as table:
+    for row in csv.DictReader(table):
+        misses.setdefault(row["cause"], set()).add((row["qid"], row["docid"]))
+causes = sorted(misses, key=lambda cause: -len(misses[cause]))
+print("among the first 10 hits".ljust(28), *(cause.rjust(8) for cause in causes), sep="  ")
+print("missed by minilm".ljust(28), *(str(len(misses[cause])).rjust(8) for cause in causes), sep="  ")
+for run in map(Path, sys.argv[2:]):
+    hits = set()
+    for line in run.read_text().splitlines():
+        qid, _, docid, rank, *_ = line.split()
+        if int(rank) <= 10:
+            hits.add((qid, docid))
+    print(run.stem.ljust(28), *(str(len(misses[cause] & hits)).rjust(8) for cause in causes), sep="  ")
 END
 }
 
@@ -150,7 +193,9 @@ search "$vectors" minilm-title --set topics-field=title,text
 fuse fitted-title-hybrid bm25-title minilm-title
 
 first_hits "$runs/dev"/*.trec
+ranks "$runs/dev"/*.trec
+brought_in "$runs/dev"/*.trec
 for split in dev test; do
   echo "3. What helps? The $split questions, against BM25"
-  command denserk eval "$runs/$split"/*.trec "${!split}" --baseline bm25 -m 'nDCG@10 R@100'
+  command denserk eval "$runs/$split"/*.trec "${!split}" --baseline bm25 -m nDCG@10 --format table --quiet
 done
