@@ -94,12 +94,12 @@ def needed_queries(difference: float, deviation: float, level: float, power: flo
 
     Raises:
         ValueError: The difference is 0, or so small that no number of queries shows it, or the
-            level is not above 0.
+            level is too small to compute with.
 
     >>> needed_queries(0.05, 0.25, 0.05)
     199
     """
-    if not level > 0:
+    if not level >= sys.float_info.min:
         raise ValueError(f"no number of queries shows a difference at the level {level}")
     sizes_are_known = math.isfinite(difference) and math.isfinite(deviation)
     if not sizes_are_known or difference**2 * MOST_QUERIES <= deviation**2:

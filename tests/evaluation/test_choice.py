@@ -38,7 +38,7 @@ def test_what_is_decided(choice):
 def test_what_would_decide(choice):
     assert "about 450 more queries" in undecided_sentence(OPEN, choice)
     assert "a few more" in undecided_sentence(replace(OPEN, needed_queries=50), choice)
-    assert "so few" in undecided_sentence(replace(OPEN, needed_queries=None), choice)
+    assert "too few queries" in undecided_sentence(replace(OPEN, needed_queries=None), choice)
     equal = replace(OPEN, difference=0.0, needed_queries=None)
     assert "the same mean" in undecided_sentence(equal, choice)
 

@@ -73,7 +73,7 @@ def test_no_number_of_queries_shows_nothing(difference):
         needed_queries(difference, 0.3, 0.05)
 
 
-@pytest.mark.parametrize("level", [0.0, math.nan])
+@pytest.mark.parametrize("level", [0.0, 5e-324, math.nan])
 def test_no_number_of_queries_is_enough_without_a_level(level):
     with pytest.raises(ValueError, match="at the level"):
         needed_queries(0.05, 0.3, level)

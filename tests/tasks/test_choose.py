@@ -460,7 +460,7 @@ def test_overwriting_does_not_keep_a_model_of_other_training_queries(settings):
     for change in ({"train_qrels": "test.txt"}, {"train_qrels": "train.txt", "finetune_steps": 2}):
         with pytest.raises(MismatchError, match="was trained in another way") as error:
             choose(settings(*candidates, overwrite=True, **{**options, **change}))
-        assert "another --output" in error.value.hint
+        assert "another --output" in str(error.value.hint)
     with pytest.raises(MismatchError, match="train_qrels"):
         choose(settings(*candidates, train_qrels="test.txt", resume=True, **options))
 
@@ -471,7 +471,7 @@ def test_an_index_of_another_corpus_is_not_overwritten(settings, tmp_path):
     shorter.write_text("".join(Path("corpus.jsonl").read_text().splitlines(keepends=True)[:50]))
     with pytest.raises(MismatchError) as error:
         choose(settings("bm25", "good.trec", corpus=str(shorter), overwrite=True))
-    assert "choose another --output" in error.value.hint
+    assert "choose another --output" in str(error.value.hint)
 
 
 def test_a_recorded_opening_is_of_the_same_systems(settings):
@@ -534,7 +534,7 @@ def test_runs_of_one_name_need_another(settings, tmp_path):
     (tmp_path / "good.trec").write_text(Path("good.trec").read_text())
     with pytest.raises(UsageError) as error:
         choose(settings("good.trec", str(tmp_path / "good.trec")))
-    assert "another=good.trec" in error.value.hint
+    assert "another=good.trec" in str(error.value.hint)
 
 
 def test_queries_without_a_relevant_passage(settings, tmp_path, caplog):
@@ -553,7 +553,7 @@ def test_training_judgments_of_another_corpus(settings, tmp_path):
     options = {"train_qrels": str(tmp_path / "train.txt")}
     with pytest.raises(MismatchError) as error:
         choose(settings("finetune:model", "good.trec", **options))
-    assert "train.txt judges passages of corpus.jsonl" in error.value.hint
+    assert "train.txt judges passages of corpus.jsonl" in str(error.value.hint)
 
 
 def test_topics_that_are_read_twice_are_files(settings):
