@@ -321,7 +321,10 @@ def judgment_bounds(
 
     typed = JUDGMENT_BOUNDS.typed(options, measures=measures)
     settings = build(EvaluationSettings, typed)
-    build(UnjudgedSettings, {"unjudged": Unjudged.BOUNDS, "to_judge": to_judge})
+    if to_judge is not None:
+        choice = {"unjudged": Unjudged.BOUNDS, "to_judge": to_judge}
+        # rejects a wrong number
+        build(UnjudgedSettings, typed_options("judgment_bounds", choice, UnjudgedSettings))
     runs = _named_runs(run)
     _check_baseline(baseline, runs)
     with JUDGMENT_BOUNDS.claimed(typed):
@@ -496,7 +499,7 @@ def draw_queries(queries: Iterable[str], count: int, *, seed: int = 42) -> list[
         raise wrong_argument("queries", queries, "the ids of queries, e.g. a list or qrels")
     if not isinstance(count, int) or count < 1:
         raise wrong_argument("count", count, "a whole number from 1 on")
-    return draw_first([str(qid) for qid in queries], count, seed, "draw_queries")
+    return draw_first([str(qid) for qid in queries], count, seed, "draw_queries: queries")
 
 
 @documented(EXPLAIN)

@@ -15,8 +15,8 @@ import numpy as np
 from denserk.evaluation.measures import Measure
 from denserk.evaluation.results import Comparison, EvaluationResult, RunResult
 from denserk.evaluation.significance import interval
-from denserk.evaluation.table_markup import DAGGER
-from denserk.evaluation.tables import LEAST_P, difference_note, format_value
+from denserk.evaluation.table_markup import DAGGER, LEAST_P
+from denserk.evaluation.tables import difference_note, format_value
 from denserk.plots import INKS, TEXT, draw_lines, new_axes
 
 MOST_COLUMNS = 3  # panels of a plot in a row

@@ -10,7 +10,7 @@ from denserk.config.evaluation import Correction
 from denserk.evaluation.inference import POWER, needed_queries, roughness, smallest_difference
 from denserk.evaluation.results import Comparison, Difference
 
-MOST_TIMES = 100  # the queries at hand: more are no advice
+MOST_TIMES = 100  # a need of more than so many times the queries at hand is not stated
 
 
 def with_power(
@@ -18,9 +18,9 @@ def with_power(
 ) -> Difference:
     """Return a difference with what its queries can show at a level.
 
-    `sample` has the paired differences, (N,). The deviation of the differences is estimated from
-    them; without any deviation nothing is known of the power. How many queries would show the
-    difference is asked only where its corrected p-value is not below `alpha`.
+    `sample` has the paired differences, (N,), whose standard deviation the power is computed from;
+    where they do not differ, it is not known. How many queries would show the difference is
+    computed only where it is not significant: its corrected p-value is not below `alpha`.
     """
     query_count = len(sample)
     if query_count < 2 or not np.ptp(sample):

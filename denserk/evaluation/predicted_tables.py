@@ -12,9 +12,8 @@ from denserk.evaluation.results import (
     PredictedLabels,
     Sample,
 )
-from denserk.evaluation.table_markup import DAGGER, Cell, Table
+from denserk.evaluation.table_markup import DAGGER, Cell, Table, p_text
 
-LEAST_P = 5e-4  # smaller p-values would print as 0.000
 # of the columns that both tables have
 COLUMNS_NOTE = (
     "r: correlation of values by human and by predicted labels; weight: of the predictions, 0 if "
@@ -90,15 +89,12 @@ def _differences_table(predicted: PredictedLabels, places: int) -> Table:
 
 def _difference_cells(difference: PoweredDifference, places: int, *, differs: bool) -> list[Cell]:
     """Return the cells of a difference."""
-    p = f"{difference.corrected:.3f}"
-    if difference.corrected < LEAST_P:
-        p = f"{difference.corrected:.1e}"
     return [
         Cell(f"{difference.human.mean:+.{places}f}"),
         Cell(_bounds(difference.human, f"+.{places}f")),
         Cell(f"{difference.powered.mean:+.{places}f}", differs=differs),
         Cell(_bounds(difference.powered, f"+.{places}f")),
-        Cell(p),
+        Cell(p_text(difference.corrected)),
         *_gain_cells(difference),
     ]
 
@@ -126,8 +122,8 @@ def predicted_notes(predicted: PredictedLabels) -> list[str]:
     """Return how many queries have which labels, and whether the intervals are valid."""
     counts = (
         f"{predicted.human_queries:,} queries have human labels, {predicted.predicted_queries:,} "
-        "predicted ones, those of the human-judged queries among them; means are those over all "
-        "queries of which the predicted ones are a sample"
+        "predicted ones, those of the human-judged queries among them; means are estimates for "
+        "the population that the queries with predicted labels are a sample of"
     )
     return [counts, sample_note(predicted)]
 
@@ -153,7 +149,7 @@ def sample_note(predicted: PredictedLabels) -> str:
 def _gain_notes(
     means: Mapping[str, Mapping[str, PoweredMean]], predicted: PredictedLabels
 ) -> Iterator[str]:
-    """Yield which means or differences predictions do not help, and why."""
+    """Yield notes on means or differences that predictions do not help: a reason, and which."""
     threshold = least_correlation(predicted.human_queries)
     reasons = {
         Gain.UNCORRELATED: f"the predictions do not help (r at most {threshold:.2f})",

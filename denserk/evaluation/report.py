@@ -195,7 +195,7 @@ def write_report(
 
 
 def _unjudged_queries(result: EvaluationResult) -> Table | None:
-    """Return the queries whose unjudged hits matter most; None without bounds."""
+    """Return the queries whose unjudged hits matter most; None if none matters."""
     if result.unjudged is None:
         return None
     return query_table(result.unjudged, MOST_UNJUDGED)
@@ -453,19 +453,19 @@ def _value(result: BenchmarksResult, benchmark: str, run: str, measure: str) -> 
 
 def _write_page(settings: PageSettings, result: Result, content: Mapping[str, Any]) -> Path:
     """Fill the template with the content and the tables of a result; return the page's path."""
-    measures = result
-    labels: list[Table] = []  # of the section on predicted labels
+    result_without_predictions = result
+    tables_of_predictions: list[Table] = []  # they have a section of their own
     if isinstance(result, EvaluationResult) and result.predicted is not None:
-        measures = replace(result, predicted=None)
-        labels = predicted_tables(result.predicted, ReportSettings().places)
+        result_without_predictions = replace(result, predicted=None)
+        tables_of_predictions = predicted_tables(result.predicted, ReportSettings().places)
     path = page_in(settings)
-    filled = {
+    page_content = {
         **content,
-        "tables": tables(measures, ReportSettings()),
-        "predicted_tables": labels,
+        "tables": tables(result_without_predictions, ReportSettings()),
+        "predicted_tables": tables_of_predictions,
         "version": __version__,
     }
-    write_template(path, "report.html", filled)
+    write_template(path, "report.html", page_content)
     return path
 
 

@@ -50,26 +50,25 @@ def compare(
     are runs over seeds, of which no power is known.
     """
     baseline_of = baselines_of(list(runs), baseline)
+    if not baseline_of:
+        raise UsageError(
+            f"--baseline {baseline}: {' '.join(runs)} is the only run",
+            "name a run to compare with it",
+        )
     if baseline == PREVIOUS and baseline not in runs:
         baseline = "the previous run"
-    if not baseline_of:
-        raise UsageError(f"--baseline {baseline} is the only run", "name a run to compare with it")
     compared_measures = [str(measure) for measure in measures if is_mean(measure)]
     if settings.correction is Correction.TUKEY:
         runs = _on_common_queries(runs, compared_measures)
     tests: list[_Test] = []
-    spread: dict[tuple[str, str], float] = {}
     for run, baseline_run in baseline_of.items():
         for measure in compared_measures:
             sample = _paired_differences(runs[run][measure], runs[baseline_run][measure])
             if systems is None:
                 p = p_value(sample, settings)
             else:
-                system = systems[run]
-                baseline_system = systems[baseline_run]
-                p = seeds_p_value(system, baseline_system, measure, settings)
-                spread[run, measure] = _common_spread(system, baseline_system, measure)
-            tests.append(_Test(run, measure, sample, p))
+                p = seeds_p_value(systems[run], systems[baseline_run], measure, settings)
+            tests.append(_Test(run, baseline_run, measure, sample, p))
     if settings.correction is Correction.TUKEY:
         outcomes = _tukey_outcomes(tests, runs, settings)
     else:
@@ -80,6 +79,7 @@ def compare(
         if systems is None:
             difference = with_power(difference, test.sample, outcome.level, settings.alpha)
         differences[test.run][test.measure] = difference
+    spread = {} if systems is None else _common_spreads(tests, systems)
     return Comparison(baseline, settings, differences, spread)
 
 
@@ -87,6 +87,7 @@ class _Test(NamedTuple):
     """A test of a run against its baseline, before the correction."""
 
     run: str
+    baseline: str
     measure: str
     sample: Differences
     p: float
@@ -98,7 +99,7 @@ class Outcome(NamedTuple):
     corrected: float  # the p-value
     low: float  # of the interval
     high: float
-    level: float  # of the t test that stands for it in questions of power
+    level: float  # of the t test whose power is stated for this test: see `power`
 
 
 def baselines_of(runs: Sequence[str], baseline: str) -> dict[str, str]:
@@ -124,6 +125,18 @@ def _paired_differences(
         if qid in values
     ]
     return np.array(differences).round(DIGITS)
+
+
+def _common_spreads(
+    tests: Sequence[_Test], systems: Mapping[str, RunResult]
+) -> dict[tuple[str, str], float]:
+    """Return the spread over seeds that the two systems of each test share, by run and measure."""
+    spreads = {}
+    for test in tests:
+        system = systems[test.run]
+        baseline_system = systems[test.baseline]
+        spreads[test.run, test.measure] = _common_spread(system, baseline_system, test.measure)
+    return spreads
 
 
 def _common_spread(system: RunResult, baseline_system: RunResult, measure: str) -> float:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 DAGGER = "\u2020"  # marks a value that differs significantly from the baseline's
+LEAST_P = 5e-4  # smaller p-values would print as 0.000
 LATEX_MARK = r"^{\dagger}"  # the same in LaTeX's mathematics
 # What LaTeX would not print as it is: its special characters; "<", ">" and "|", which are other
 # characters in its default font encoding (OT1); quotation marks, of which '"' is a shorthand in
@@ -73,6 +74,15 @@ class Table:
         if self.marks_best:
             return (f"{mark}: best run by each measure", *self.notes)
         return self.notes
+
+
+def p_text(p: float) -> str:
+    """Return a p-value with three decimals, or with its power of ten where these are 0.
+
+    >>> p_text(0.0312), p_text(0.00002)
+    ('0.031', '2.0e-05')
+    """
+    return f"{p:.1e}" if p < LEAST_P else f"{p:.3f}"
 
 
 def as_rich(table: Table) -> "RichTable":

@@ -42,6 +42,7 @@ from denserk.evaluation.table_markup import (
     as_latex,
     as_markdown,
     as_rich,
+    p_text,
 )
 from denserk.evaluation.unjudged_tables import bounds_lines, bounds_object, bounds_tables
 from denserk.reporting import printable
@@ -51,7 +52,6 @@ Result = EvaluationResult | BenchmarksResult
 WIDE = 8  # more measures than this stand below each other, not side by side
 ALL = "all"  # names the line of the mean among the queries
 SUMMARY_ONLY = ("num_q", "gm_map")  # trec_eval prints these for all queries together only
-LEAST_P = 5e-4  # smaller p-values would print as 0.000
 
 
 class Section(NamedTuple):
@@ -394,16 +394,13 @@ def _difference_row(
     run: str, measure: str, difference: Difference, places: int, *, differs: bool
 ) -> tuple[Cell, ...]:
     """Return a row of the table of differences."""
-    p = f"{difference.corrected:.3f}"
-    if difference.corrected < LEAST_P:
-        p = f"{difference.corrected:.1e}"
     return (
         Cell(run),
         Cell(measure),
         Cell(f"{difference.mean:+.{places}f}", differs=differs),
         Cell(f"{difference.low:+.{places}f}..{difference.high:+.{places}f}"),
         Cell(f"{difference.effect:.2f}"),
-        Cell(p),
+        Cell(p_text(difference.corrected)),
         Cell(f"{difference.wins}/{difference.ties}/{difference.losses}"),
     )
 

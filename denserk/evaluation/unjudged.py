@@ -47,7 +47,7 @@ class ComparedMeasure(NamedTuple):
         return sum(int((query.grades == UNJUDGED).sum()) for query in self.queries)
 
 
-class _Bounding(NamedTuple):
+class _SupportedMeasure(NamedTuple):
     """A measure, the name of its provider, and what bounds it; nothing bounds Judged."""
 
     measure: Measure
@@ -55,26 +55,26 @@ class _Bounding(NamedTuple):
     bounded: BoundedMeasure | None
 
 
-def bounded_measures(measures: Sequence[Measure]) -> list[_Bounding]:
+def supported_measures(measures: Sequence[Measure]) -> list[_SupportedMeasure]:
     """Return what bounds each measure; a UsageError names those that have no bounds."""
     provider_of = {}
     for provider, measures_of_provider in providers_of(measures).items():
         for measure in measures_of_provider:
             provider_of[str(measure)] = provider.NAME
-    boundings = []
+    supported = []
     unsupported = []
     for measure in measures:
         provider_name = provider_of.get(str(measure), "")
         bounded = bounded_measure(measure, provider_name)
         if bounded is None and measure.NAME != JUDGED:
             unsupported.append(str(measure))
-        boundings.append(_Bounding(measure, provider_name, bounded))
+        supported.append(_SupportedMeasure(measure, provider_name, bounded))
     if unsupported:
         raise UsageError(
             f"no bounds over unjudged hits for {', '.join(unsupported)}",
             f"choose among {', '.join(SUPPORTED)}, without judged_only",
         )
-    return boundings
+    return supported
 
 
 class JudgedRuns:
@@ -101,12 +101,14 @@ class JudgedRuns:
     def compared(self, measures: Sequence[Measure]) -> list[ComparedMeasure]:
         """Return the measures with their hits; a UsageError names those that have no bounds."""
         compared_measures = []
-        for bounding in bounded_measures(measures):
-            order = _ORDERS.get(bounding.provider, _trec_order)
-            queries = self._query_hits(order, bounding.measure.params.get("cutoff", inf))
-            digits = DIGITS_OF_GDEVAL if bounding.provider == "gdeval" else None
+        for supported_measure in supported_measures(measures):
+            order = _ORDERS.get(supported_measure.provider, _trec_order)
+            queries = self._query_hits(order, supported_measure.measure.params.get("cutoff", inf))
+            digits = DIGITS_OF_GDEVAL if supported_measure.provider == "gdeval" else None
             compared_measures.append(
-                ComparedMeasure(bounding.measure, bounding.bounded, queries, digits)
+                ComparedMeasure(
+                    supported_measure.measure, supported_measure.bounded, queries, digits
+                )
             )
         return compared_measures
 

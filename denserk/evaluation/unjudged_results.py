@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import isnan
 
 ROUNDING = 1e-12  # of sums; a bound this near to 0 is 0
 
@@ -16,6 +17,7 @@ class Decision(StrEnum):
     NOT_HIGHER = "decided: not higher"
     LOWER = "decided: lower"
     OPEN = "open"
+    NO_QUERY = "no query"  # with a value of both runs
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class Interval:
         >>> Interval(0.0, 0.25).decision.value, Interval(-0.125, 0.25).decision.value
         ('decided: not lower', 'open')
         """
+        if isnan(self.low) or isnan(self.high):
+            return Decision.NO_QUERY
         if self.low > ROUNDING:
             return Decision.HIGHER
         if self.high < -ROUNDING:

@@ -59,7 +59,7 @@ class PoolJudgment(NamedTuple):
 
 
 def read_judgments(lines: files.Lines, path: str | Path) -> Iterator[PoolJudgment]:
-    """Yield the rows of a pool below its header."""
+    """Yield the rows of a pool below its header, those without a grade among them."""
     header_is_read = False
     for line, text in lines:
         if not text.strip():

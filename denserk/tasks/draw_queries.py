@@ -91,7 +91,7 @@ def draw_first(qids: Iterable[str], count: int, seed: int, source: str) -> list[
     ordered_qids = draw_order(qids, seed)
     if len(ordered_qids) < count:
         raise UsageError(
-            f"--draw {count}: there are only {len(ordered_qids):,} queries in {source}",
+            f"--draw {count}: only {len(ordered_qids):,} queries to draw from ({source})",
             "draw fewer queries",
         )
     return ordered_qids[:count]

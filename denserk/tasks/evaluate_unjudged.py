@@ -12,7 +12,7 @@ from denserk.evaluation.judging import ComparedNames, JudgedDifference, plan_jud
 from denserk.evaluation.measures import Measure
 from denserk.evaluation.needed_hits import Keep, prune_hits, read_hits, select_hits
 from denserk.evaluation.results import EvaluationResult, Run
-from denserk.evaluation.unjudged import JUDGED, JudgedRuns, bound_measures, bounded_measures
+from denserk.evaluation.unjudged import JUDGED, JudgedRuns, bound_measures, supported_measures
 from denserk.evaluation.unjudged_results import JudgingPlan, UnjudgedBounds
 from denserk.io.corpus import find_records, read_passages
 from denserk.io.pool import PoolRow, write_pool
@@ -62,9 +62,9 @@ def bound_runs(
     the first difference that is open.
     """
     measures = parsed_measures(settings).measures
-    boundings = bounded_measures(measures)  # rejects others before a run is read
+    supported_measures(measures)  # rejects others before a run is read
     if to_judge is not None:
-        _check_choice(boundings[0].measure, len(sources))
+        _check_choice(measures[0], len(sources))
     keep = _hits_above_cutoffs(computed_measures(settings))
     named_runs = [_read_run(name, source, settings, keep) for name, source in sources]
     result = evaluate_runs(named_runs, judgments, settings)
@@ -125,6 +125,11 @@ def _plan(
     run = _first_open_run(bounds, measure)
     counted_qids = bounds.differences[run][measure].per_query
     baseline = bounds.baseline_of[run]
+    if not counted_qids:
+        raise UsageError(
+            f"--to-judge: no query counts for both {run} and {baseline}",
+            "leave out --no-complete; queries that a run lacks count as 0",
+        )
     positions = {name: position for position, name in enumerate(judged_runs.runs)}
     difference = JudgedDifference(
         compared.bounded,

@@ -6,7 +6,7 @@ import pytest
 
 from denserk.config.evaluation import EvaluationSettings
 from denserk.errors import UsageError
-from denserk.evaluation.unjudged_results import JudgingPlan
+from denserk.evaluation.unjudged_results import Decision, JudgingPlan
 from denserk.tasks.evaluate import RelevanceJudgments
 from denserk.tasks.evaluate_unjudged import bound_runs
 from tests.benchmarks import unjudged_replays as replays
@@ -124,6 +124,17 @@ def test_a_plan_is_the_same_each_time_and_counts_lie_in_order():
 def test_one_run_has_no_difference_to_judge():
     with pytest.raises(UsageError, match="a difference"):
         plan_of({"a": RUNS["a"]}, GRADES)
+
+
+def test_runs_without_a_common_query_have_no_difference_to_judge():
+    runs = {"a": {"q": {"a1": 1.0}}, "b": {"r": {"b1": 1.0}}}
+    settings = EvaluationSettings(measures=("P@3",), complete=False)
+    sources = list(runs.items())
+    bounds = bound_runs(sources, RelevanceJudgments(GRADES), settings).unjudged
+    assert bounds is not None
+    assert bounds.differences["b"]["P@3"].interval.decision is Decision.NO_QUERY
+    with pytest.raises(UsageError, match="no query counts for both b and a"):
+        bound_runs(sources, RelevanceJudgments(GRADES), settings, to_judge=3)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.9])
