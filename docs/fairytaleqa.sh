@@ -46,10 +46,13 @@ search() {  # INDEX NAME [OPTION...]: the first 100 hits of the questions of dev
 }
 
 fuse() {  # NAME FIRST SECOND [OPTION...]: their hybrid; without options, its weights are fitted on dev
-  local name=$1 first=$2.trec second=$3.trec split
+  local name=$1 first=$2.trec second=$3.trec split weights
   shift 3
   [ ! -e "$runs/test/$name.trec" ] || return 0
-  [ $# -gt 0 ] || set -- $(denserk fuse "$runs/dev/$first" "$runs/dev/$second" --tune "$dev")
+  if [ $# -eq 0 ]; then
+    weights=$(denserk fuse "$runs/dev/$first" "$runs/dev/$second" --tune "$dev")
+    set -- $weights
+  fi
   for split in dev test; do
     denserk fuse "$runs/$split/$first" "$runs/$split/$second" "$@" --overwrite --output "$runs/$split/$name.trec"
   done
