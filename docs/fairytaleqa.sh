@@ -46,10 +46,13 @@ search() {  # INDEX NAME [OPTION...]: the first 100 hits of the questions of dev
 }
 
 fuse() {  # NAME FIRST SECOND [OPTION...]: their hybrid; without options, its weights are fitted on dev
-  local name=$1 first=$2.trec second=$3.trec split
+  local name=$1 first=$2.trec second=$3.trec split weights
   shift 3
   [ ! -e "$runs/test/$name.trec" ] || return 0
-  [ $# -gt 0 ] || set -- $(denserk fuse "$runs/dev/$first" "$runs/dev/$second" --tune "$dev")
+  if [ $# -eq 0 ]; then
+    weights=$(denserk fuse "$runs/dev/$first" "$runs/dev/$second" --tune "$dev")
+    set -- $weights
+  fi
   for split in dev test; do
     denserk fuse "$runs/$split/$first" "$runs/$split/$second" "$@" --overwrite --output "$runs/$split/$name.trec"
   done
@@ -131,42 +134,29 @@ for run in map(Path, sys.argv[2:]):
 END
 }
 
-draw_training_queries() {  # every tenth question of train, without those whose words are also a question of dev or test
-  python - "$topics" "$data/fairytaleqa/qrels" <<'END'
-import gzip, json, sys
-from pathlib import Path
+by_story() {  # RUN...: mean over the stories of test of the mean difference from BM25, with its interval of Student's t
+  python - "$test" "$runs/test/bm25.trec" "$@" <<'END'
+import sys
 
-topics, qrels = sys.argv[1], Path(sys.argv[2])
-lines = gzip.open(topics, "rt") if topics.endswith(".gz") else open(topics)
-texts = {}
-for line in lines:
-    query = json.loads(line)
-    texts[query["_id"]] = " ".join(query["text"].split()).casefold()
-judgments = {}
-for split in ("dev", "test", "train"):
-    judgments[split] = {}
-    for line in (qrels / f"{split}.tsv").read_text().splitlines()[1:]:
-        qid, docid, grade = line.split("\t")
-        judgments[split].setdefault(qid, []).append(f"{qid} 0 {docid} {grade}")
-evaluated = {texts[qid] for split in ("dev", "test") for qid in judgments[split]}
-others = [qid for qid in sorted(judgments["train"]) if texts[qid] not in evaluated]
-for qid in others[::10]:
-    print("\n".join(judgments["train"][qid]))
+import numpy as np
+from scipy.stats import ttest_1samp
+
+from denserk.config.evaluation import EvaluationSettings
+from denserk.tasks.evaluate import evaluate
+
+qrels, *runs = sys.argv[1:]
+settings = EvaluationSettings(measures=("nDCG@10",))
+values = [evaluate([run], qrels, settings).runs[0] for run in runs]
+baseline = values[0].per_query["nDCG@10"]
+print("test, by story".ljust(28), "difference", "95 % interval", sep="  ")
+for run in values[1:]:
+    differences = {}
+    for qid, value in run.per_query["nDCG@10"].items():
+        differences.setdefault(qid.split("-")[0], []).append(value - baseline[qid])
+    means = [np.mean(of_story) for of_story in differences.values()]
+    low, high = ttest_1samp(means, 0).confidence_interval()
+    print(run.name.ljust(28), f"{np.mean(means):+.4f}".rjust(10), f"{low:+.4f} to {high:+.4f}", sep="  ")
 END
-}
-
-train() {  # MiniLM, for 24 steps of 32 questions; other passages of the batch are the negatives
-  [ -e "$runs/train.txt" ] || draw_training_queries >"$runs/train.txt"
-  [ -e "$runs/train.trec" ] ||
-    denserk search --index "$vectors" --topics "$topics" --qrels "$runs/train.txt" --hits 50 --output "$runs/train.trec"
-  [ -e "$runs/train.jsonl" ] ||
-    denserk mine-negatives --topics "$topics" --qrels "$runs/train.txt" --run "$runs/train.trec" --corpus "$corpus" \
-      --depth 30 --num-negatives 4 --output "$runs/train.jsonl"
-  [ -e "$runs/finetuned.model/model.safetensors" ] ||
-    denserk finetune --model minilm --train-data "$runs/train.jsonl" --group-size 1 --batch-size 32 --max-steps 24 --lr 5e-5 \
-      --temperature 0.05 --query-max-length 32 --passage-max-length 96 --bf16 --output "$runs/finetuned.model"
-  denserk encode --model "$runs/finetuned.model" --corpus "$corpus" --query-max-length 256 --passage-max-length 256 --dtype float32 \
-    --resume --output "$runs/finetuned"
 }
 
 corpus=$(echo "$data/fairytaleqa"/corpus*) topics=$(echo "$data/fairytaleqa"/queries*)
@@ -184,10 +174,7 @@ echo "2. Why? The misses of MiniLM, and of the hybrid with fixed weights, on dev
 misses minilm
 misses fixed-hybrid
 
-train
-search "$runs/finetuned" finetuned
 fuse fitted-hybrid bm25 minilm
-fuse fitted-finetuned-hybrid bm25 finetuned
 search "$bm25" bm25-title --set topics-field=title,text
 search "$vectors" minilm-title --set topics-field=title,text
 fuse fitted-title-hybrid bm25-title minilm-title
@@ -199,3 +186,4 @@ for split in dev test; do
   echo "3. What helps? The $split questions, against BM25"
   command denserk eval "$runs/$split"/*.trec "${!split}" --baseline bm25 -m nDCG@10 --format table --quiet
 done
+by_story "$runs/test"/*[!5].trec  # all but bm25.trec
