@@ -159,6 +159,44 @@ for run in values[1:]:
 END
 }
 
+draw_training_queries() {  # every tenth question of train, without those whose words are also a question of dev or test
+  python - "$topics" "$data/fairytaleqa/qrels" <<'END'
+import gzip, json, sys
+from pathlib import Path
+
+topics, qrels = sys.argv[1], Path(sys.argv[2])
+lines = gzip.open(topics, "rt") if topics.endswith(".gz") else open(topics)
+texts = {}
+for line in lines:
+    query = json.loads(line)
+    texts[query["_id"]] = " ".join(query["text"].split()).casefold()
+judgments = {}
+for split in ("dev", "test", "train"):
+    judgments[split] = {}
+    for line in (qrels / f"{split}.tsv").read_text().splitlines()[1:]:
+        qid, docid, grade = line.split("\t")
+        judgments[split].setdefault(qid, []).append(f"{qid} 0 {docid} {grade}")
+evaluated = {texts[qid] for split in ("dev", "test") for qid in judgments[split]}
+others = [qid for qid in sorted(judgments["train"]) if texts[qid] not in evaluated]
+for qid in others[::10]:
+    print("\n".join(judgments["train"][qid]))
+END
+}
+
+train() {  # MiniLM, for 24 steps of 32 questions; other passages of the batch are the negatives
+  [ -e "$runs/train.txt" ] || draw_training_queries >"$runs/train.txt"
+  [ -e "$runs/train.trec" ] ||
+    denserk search --index "$vectors" --topics "$topics" --qrels "$runs/train.txt" --hits 50 --output "$runs/train.trec"
+  [ -e "$runs/train.jsonl" ] ||
+    denserk mine-negatives --topics "$topics" --qrels "$runs/train.txt" --run "$runs/train.trec" --corpus "$corpus" \
+      --depth 30 --num-negatives 4 --output "$runs/train.jsonl"
+  [ -e "$runs/finetuned.model/model.safetensors" ] ||
+    denserk finetune --model minilm --train-data "$runs/train.jsonl" --group-size 1 --batch-size 32 --max-steps 24 --lr 5e-5 \
+      --temperature 0.05 --query-max-length 32 --passage-max-length 96 --bf16 --output "$runs/finetuned.model"
+  denserk encode --model "$runs/finetuned.model" --corpus "$corpus" --query-max-length 256 --passage-max-length 256 --dtype float32 \
+    --resume --output "$runs/finetuned"
+}
+
 corpus=$(echo "$data/fairytaleqa"/corpus*) topics=$(echo "$data/fairytaleqa"/queries*)
 dev=$data/fairytaleqa/qrels/dev.tsv test=$data/fairytaleqa/qrels/test.tsv
 bm25=$runs/choice/indexes/bm25 vectors=$runs/choice/vectors/minilm
@@ -174,7 +212,10 @@ echo "2. Why? The misses of MiniLM, and of the hybrid with fixed weights, on dev
 misses minilm
 misses fixed-hybrid
 
+train
+search "$runs/finetuned" finetuned
 fuse fitted-hybrid bm25 minilm
+fuse fitted-finetuned-hybrid bm25 finetuned
 search "$bm25" bm25-title --set topics-field=title,text
 search "$vectors" minilm-title --set topics-field=title,text
 fuse fitted-title-hybrid bm25-title minilm-title
