@@ -67,3 +67,14 @@ def test_names_do_not_cover_each_other(choice):
     assert len(boxes) == 3
     for first in boxes:
         assert sum(first.overlaps(box) for box in boxes) == 1
+
+
+def test_names_do_not_cover_points_near_them(choice):
+    near_leader = replace(SECOND, name="a rather long name", difference=-0.012, cost=Cost(4.6))
+    with style():
+        figure = draw_choice(replace(choice, systems=(LEADER, near_leader, THIRD))).figure
+        figure.draw_without_rendering()
+        [axes] = figure.axes
+    [name] = [text for text in axes.texts if text.get_text() == near_leader.name]
+    point_of_leader = axes.transData.transform((5.0, LEADER.mean))
+    assert not name.get_window_extent().contains(*point_of_leader)
