@@ -1,27 +1,25 @@
 """`denserk eval --draw`: queries drawn at random for people to judge, with the hits of runs."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from denserk.config.evaluation import DrawSettings, ReportSources
 from denserk.config.formats import Kind
 from denserk.errors import UsageError
-from denserk.evaluation.evaluator import short_names
 from denserk.evaluation.needed_hits import first_hits
-from denserk.evaluation.report import read_run_manifests, with_recorded_sources
 from denserk.evaluation.results import Run
-from denserk.io.corpus import find_records, read_passages
 from denserk.io.detection import detect_run_or_qrels
 from denserk.io.draws import describe_draw, draw_order, record_draw
 from denserk.io.manifest import file_sha256, forget_file
-from denserk.io.pool import PoolRow, write_pool
+from denserk.io.pool import PoolRow
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import read_run_scores
 from denserk.io.short_texts import first_names
 from denserk.io.topics import read_queries
 from denserk.reporting import track
+from denserk.tasks.pool_texts import write_pool_with_texts
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +44,6 @@ def draw_queries(
     """Draw queries, and write the first hits of all runs for them as a pool to judge.
 
     The queries are those of the qrels `predicted`, or else of the topics, or else of the runs.
-    Texts come from the topics and the corpus of `sources`, or else from those that runs record.
     """
     assert settings.draw is not None
     check_runs(runs)
@@ -57,8 +54,10 @@ def draw_queries(
     drawn_qids = draw_first(qids, settings.draw, settings.seed, query_source)
     pairs = _pairs_to_judge(drawn_qids, hits_of_runs)
     forget_file(output)
-    pair_count = sum(map(len, pairs.values()))
-    write_pool(output, _pool_rows(pairs, with_texts_of_runs(sources, runs)))
+    rows = []
+    for qid, docids in pairs.items():
+        rows += [PoolRow(qid, docid) for docid in docids]
+    pair_count = write_pool_with_texts(output, rows, sources, runs)
     describe_draw(
         output,
         record_draw(qids, drawn_qids, settings.seed),
@@ -108,12 +107,6 @@ def _read_first_hits(runs: Sequence[str], depth: int) -> list[Run]:
     return hits_of_runs
 
 
-def with_texts_of_runs(sources: ReportSources, runs: Sequence[str]) -> ReportSources:
-    """Return sources with the topics and the corpus that runs record, where none are given."""
-    paths = dict(zip(short_names(runs), runs, strict=True))
-    return with_recorded_sources(sources, read_run_manifests(paths))
-
-
 def _queries_to_draw_from(
     hits_of_runs: Sequence[Run], predicted: str | None, topics: str | None
 ) -> list[str]:
@@ -144,29 +137,6 @@ def _pairs_to_judge(drawn_qids: Sequence[str], hits_of_runs: Sequence[Run]) -> P
             "passage and its grade, or they are left out of the means"
         )
     return pairs
-
-
-def _pool_rows(pairs: Pairs, sources: ReportSources) -> Iterator[PoolRow]:
-    """Yield the pairs with the texts that are known."""
-    query_texts: dict[str, str] = {}
-    if sources.topics is not None:
-        query_texts = {query.qid: query.text for query in read_queries(sources.topics)}
-    passage_texts = _passage_texts(pairs, sources)
-    for qid, docids in pairs.items():
-        for docid in docids:
-            yield PoolRow(qid, docid, query_texts.get(qid, ""), passage_texts.get(docid, ""))
-
-
-def _passage_texts(pairs: Pairs, sources: ReportSources) -> dict[str, str]:
-    """Return the titles and texts of passages, of those that are in the corpus."""
-    if sources.corpus is None:
-        return {}
-    needed_docids: set[str] = set()
-    for docids in pairs.values():
-        needed_docids.update(docids)
-    corpus = read_passages(sources.corpus, sources.reading)
-    records = find_records(corpus, needed_docids, sources.corpus)
-    return {docid: f"{passage.title} {passage.text}".strip() for docid, passage in records.items()}
 
 
 def _described(path: str) -> dict[str, Any]:

@@ -14,11 +14,8 @@ from denserk.evaluation.needed_hits import Keep, prune_hits, read_hits, select_h
 from denserk.evaluation.results import EvaluationResult, Run
 from denserk.evaluation.unjudged import JUDGED, JudgedRuns, bound_measures, supported_measures
 from denserk.evaluation.unjudged_results import JudgingPlan, UnjudgedBounds
-from denserk.io.corpus import find_records, read_passages
-from denserk.io.pool import PoolRow, write_pool
-from denserk.io.topics import read_queries
+from denserk.io.pool import PoolRow
 from denserk.reporting import track
-from denserk.tasks.draw_queries import with_texts_of_runs
 from denserk.tasks.evaluate import (
     NamedRun,
     RelevanceJudgments,
@@ -27,6 +24,7 @@ from denserk.tasks.evaluate import (
     parsed_measures,
     read_relevance_judgments,
 )
+from denserk.tasks.pool_texts import write_pool_with_texts
 
 
 def evaluate_unjudged(
@@ -150,27 +148,6 @@ def _first_open_run(bounds: UnjudgedBounds, measure: str) -> str:
 
 
 def write_pairs(path: str, plan: JudgingPlan, sources: ReportSources, runs: Sequence[str]) -> int:
-    """Write the pairs of a plan to a pool, with their texts where these are known.
-
-    Texts come from the topics and the corpus of `sources`, or else from those that runs record.
-    """
-    sources = with_texts_of_runs(sources, runs)
-    query_texts: dict[str, str] = {}
-    if sources.topics is not None:
-        qids = {pair.qid for pair in plan.pairs}
-        queries = find_records(read_queries(sources.topics), qids, sources.topics, "queries")
-        query_texts = {qid: query.text for qid, query in queries.items()}
-    passage_texts: dict[str, str] = {}
-    if sources.corpus is not None:
-        docids = {pair.docid for pair in plan.pairs}
-        corpus = read_passages(sources.corpus, sources.reading)
-        passages = find_records(corpus, docids, sources.corpus)
-        passage_texts = {
-            docid: f"{passage.title} {passage.text}" for docid, passage in passages.items()
-        }
-    rows = []
-    for pair in plan.pairs:
-        query_text = query_texts.get(pair.qid, "")
-        passage_text = passage_texts.get(pair.docid, "")
-        rows.append(PoolRow(pair.qid, pair.docid, query_text, passage_text))
-    return write_pool(path, rows)
+    """Write the pairs of a plan to a pool, with their texts where these are known."""
+    rows = [PoolRow(pair.qid, pair.docid) for pair in plan.pairs]
+    return write_pool_with_texts(path, rows, sources, runs)
