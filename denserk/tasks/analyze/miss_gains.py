@@ -108,14 +108,17 @@ class Evaluation:
     def _gain_of_words(self, words: miss_queries.WeightOfWords) -> Gain:
         """Return the gain of the weight of BM25, which is chosen by cross-validation."""
         weights = sorted(words.weights)
-        values_by_weight = [self._values(words.hits_with(weight)) for weight in weights]
         qids = sorted(self.base)
-        table = np.array([[values[qid] for qid in qids] for values in values_by_weight])  # (W, Q)
-        values, chosen_rows = cross_validated(table, FOLDS)
+        rows = []
+        for weight in weights:
+            value_by_qid = self._values(words.hits_with(weight))
+            rows.append([value_by_qid[qid] for qid in qids])
+        values, chosen_rows = cross_validated(np.array(rows), FOLDS)
         chosen_weights = sorted({weights[row] for row in chosen_rows})
         names = ", ".join(f"{weight:g}" for weight in chosen_weights)
         name = f"{words.name} (weight {names} by {FOLDS}-fold cross-validation)"
-        return self._gain(words.cause, name, ALL_QUERIES, dict(zip(qids, values, strict=True)))
+        value_by_qid = dict(zip(qids, values, strict=True))
+        return self._gain(words.cause, name, ALL_QUERIES, value_by_qid)
 
 
 def cross_validated(table: np.ndarray, folds: int) -> tuple[list[float], list[int]]:

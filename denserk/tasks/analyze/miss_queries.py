@@ -169,13 +169,15 @@ class RespelledQuery:
 
     def _broken_words(self, text: str) -> list[str]:
         """Return the words of a query that are many subword tokens."""
-        words = [word.strip(OUTER_PUNCTUATION) for word in text.split()]
-        words = [word for word in dict.fromkeys(words) if word]
+        bare_words = [word.strip(OUTER_PUNCTUATION) for word in text.split()]
+        words = list(dict.fromkeys(filter(None, bare_words)))  # each once
         tokenizer = self._dense.passage_encoder.sides[QUERY].tokenizer
         ids_of_words = tokenizer.subword_tokens([f" {word}" for word in words])
-        return [
-            word for word, ids in zip(words, ids_of_words, strict=True) if len(ids) >= MANY_SUBWORDS
-        ]
+        broken_words = []
+        for word, ids in zip(words, ids_of_words, strict=True):
+            if len(ids) >= MANY_SUBWORDS:
+                broken_words.append(word)
+        return broken_words
 
     def everywhere(self) -> Fix | None:
         """One of the spellings is that of the passage, which a search does not know."""
