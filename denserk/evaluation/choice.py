@@ -50,7 +50,7 @@ class UndecidedDifference:
     is the number of queries of a paired t test with a power of 80 %, at a level that is corrected
     for the number of systems. The sequential comparison needs more than that test: where the test
     would need no more queries than there are, it is the number at which the evidence against the
-    system would drop it, if the evidence goes on to grow as before. None: the means are equal, or
+    system would drop it, if the evidence continues to grow as before. None: the means are equal, or
     there are too few queries for an estimate.
     """
 

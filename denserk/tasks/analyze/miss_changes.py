@@ -234,23 +234,29 @@ class Changes:
         made_from = {} if self._origin.manifest is None else self._origin.manifest.made_from
         if "runs" in made_from:
             return self._recorded_parts([run.get("name") or "" for run in made_from["runs"]])
-        is_bm25_run = any(is_bm25(name) for name in self._origin.indexes)
-        if self._settings.bm25 is None:
-            reason = "the run is one of BM25" if is_bm25_run else "no BM25 (--bm25)"
+        reason = self._why_bm25_is_not_fused()
+        if reason is not None:
             self.not_tried["words"] = reason
             return None
-        if is_bm25_run and self._origin.is_searched:
-            self.not_tried["words"] = "the run is one of BM25"
-            return None
-        if Path(self._settings.bm25).is_dir() and not self._evidence.queries:
-            self.not_tried["words"] = "no texts of queries (--topics)"
-            return None
+        assert self._settings.bm25 is not None
         hits = bm25_hits(self._settings.bm25, self._evidence.queries, self._compute, self._depth)
         runs_by_query = {
             qid: (list(dense_hits), hits.get(qid, []))
             for qid, dense_hits in self._evidence.hits.items()
         }
         return FusedParts(runs_by_query, FusionSettings(method=FusionMethod.LINEAR), 0.0)
+
+    def _why_bm25_is_not_fused(self) -> str | None:
+        """Return why BM25 cannot be fused with the run; None if it can."""
+        is_bm25_run = any(is_bm25(name) for name in self._origin.indexes)
+        bm25 = self._settings.bm25
+        if bm25 is None:
+            return "the run is one of BM25" if is_bm25_run else "no BM25 (--bm25)"
+        if is_bm25_run and self._origin.is_searched:
+            return "the run is one of BM25"
+        if Path(bm25).is_dir() and not self._evidence.queries:
+            return "no texts of queries (--topics)"
+        return None
 
     def _recorded_parts(self, runs: Sequence[str]) -> "FusedParts | None":
         """Return the two runs that the run was fused from, that of BM25 second."""
