@@ -134,25 +134,17 @@ def _draw(files: list[str], inputs: config.EvalInputSettings, corpus: CorpusSett
 
 
 def _check_format(inputs: config.EvalInputSettings) -> None:
-    """Raise a UsageError for what the output format has no lines for; warn of what it leaves out.
-
-    Both only if a format is asked for: the default one has lines for everything.
-    """
+    """Raise a UsageError for what trec_eval's format has no lines for."""
+    if inputs.format is not config.OutputFormat.TREC_EVAL:
+        return
     options = []
     if inputs.unjudged is not None:
         options.append("--unjudged")
     if inputs.predicted is not None and inputs.draw is None:
         options.append("--predicted")
-    if not options:
-        return
-    names = " and ".join(options)
-    if inputs.format is config.OutputFormat.TREC_EVAL:
+    if options:
+        names = " and ".join(options)
         raise UsageError(f"--format trec_eval has no lines for {names}", "choose another format")
-    if inputs.format is config.OutputFormat.LATEX:
-        logger.warning(
-            f"--format latex prints the measures without what {names} adds: choose another format "
-            "for that, for example markdown"
-        )
 
 
 def _write_pool(

@@ -1,10 +1,14 @@
 """Which unjudged hits to judge next, so that the sign of a difference is decided soonest.
 
-A difference is decided as soon as its bounds do not enclose 0. Of its two bounds, the one on the
-side that is less probable has to be moved to 0: the lower bound of a run that is probably better.
-Each pair of a query and a passage is worth what its judgment moves this bound by, on the average
-over its grades. How probable a grade is, is estimated from the judged hits: of the query, and of
-all queries at such ranks.
+How probable the grades of an unjudged hit are, is estimated from the judged hits: of the query, and
+of all queries at such ranks. Grades that are drawn so are simulated judgments. There are two aims:
+
+- As long as the simulated judgments disagree about the sign, it is to become likely. Each pair of a
+  query and a passage is worth the variance of the difference over its probable grades.
+- Once they agree, the sign is to be decided: the bounds of the difference must not enclose 0. Of
+  its two bounds, the one on the side that is less probable has to be moved to 0: the lower bound of
+  a run that is probably better. Each pair is worth what its judgment moves this bound by, on the
+  average over its grades.
 """
 
 from collections.abc import Sequence
@@ -29,6 +33,8 @@ STRENGTH = 5.0  # the judged hits of a query that count as much as those of all 
 MOST_ROWS = 40_000  # queries that are bounded for a simulation
 FEWEST_DRAWS = 10
 MOST_DRAWS = 100
+VARIANCE_DRAWS = 3  # of the other hits' grades, by which the variance over a hit's is computed
+AGREEMENT = 0.99  # share of simulated judgments that agree about the sign if it is likely
 MOST_CELLS = 50_000_000  # passages of the queries that are bounded to rank the pairs
 SEED = 1
 DIGITS = 12  # of sums, of which smaller parts come from the order of a sum
@@ -89,9 +95,12 @@ def plan_judging(difference: JudgedDifference, names: ComparedNames, count: int)
         return JudgingPlan(*names, pairs=named_pairs, sufficient=len(pairs))
     completions = _draw_completions(difference, probabilities)
     share_higher = _share_higher(difference, completions)
-    ordered_pairs = _most_useful_first(
-        difference, pairs, probabilities, raises_low=share_higher >= 0.5
-    )
+    if max(share_higher, 1 - share_higher) < AGREEMENT:
+        ordered_pairs = _most_uncertain_first(difference, pairs, probabilities, completions)
+    else:
+        ordered_pairs = _most_useful_first(
+            difference, pairs, probabilities, raises_low=share_higher >= 0.5
+        )
     plan = JudgingPlan(
         *names,
         pairs=_named(difference, ordered_pairs[:count]),
@@ -161,29 +170,78 @@ def _most_useful_first(
     *,
     raises_low: bool,
 ) -> list[_Pair]:
-    """Return pairs by how much their judgment moves a bound: the lower one, or the upper one.
-
-    Of very many pairs only those at the first ranks are compared; the others follow by their ranks.
-    """
-    grade_count = difference.highest_grade + 1
-    width = max(len(query.docids) for query in difference.queries)
-    compared_pairs = pairs[: MOST_CELLS // (grade_count * width)]
-    rows = []
-    for pair in compared_pairs:
-        query = difference.queries[pair.query]
-        rows += [_judged(query, [pair.hit], [grade]) for grade in range(grade_count)]
+    """Return pairs by how much their judgment moves a bound: the lower one, or the upper one."""
+    compared_pairs = _comparable(difference, pairs)
+    rows = _with_each_grade(difference, compared_pairs, difference.queries)
     if raises_low:
         bounds = difference.lows(difference.queries)
         moved_bounds = difference.lows(rows)
     else:
         bounds = -difference.highs(difference.queries)
         moved_bounds = -difference.highs(rows)
-    chances = np.array([probabilities[pair.query][pair.hit] for pair in compared_pairs])
-    expected_bounds = (moved_bounds.reshape(-1, grade_count) * chances).sum(axis=1)
+    chances = _chances(compared_pairs, probabilities)
+    expected_bounds = (moved_bounds.reshape(chances.shape) * chances).sum(axis=1)
     movements = expected_bounds - bounds[[pair.query for pair in compared_pairs]]
-    order = np.argsort(-movements.round(DIGITS), kind="stable")
-    ordered_pairs = [compared_pairs[position] for position in order]
-    return ordered_pairs + list(pairs[len(compared_pairs) :])
+    return _in_order(pairs, movements)
+
+
+def _most_uncertain_first(
+    difference: JudgedDifference,
+    pairs: Sequence[_Pair],
+    probabilities: Sequence[Floats],
+    completions: Sequence[Integers],
+) -> list[_Pair]:
+    """Return pairs by the standard deviation of the difference over their grades.
+
+    For each grade of a pair, the difference is the mean over a few completions of the other hits.
+    """
+    compared_pairs = _comparable(difference, pairs)
+    chances = _chances(compared_pairs, probabilities)
+    value_sums = np.zeros(chances.shape)
+    for draw in range(VARIANCE_DRAWS):
+        completed_queries = []
+        for query, grades_of_draws in zip(difference.queries, completions, strict=True):
+            completed_queries.append(query._replace(grades=grades_of_draws[draw]))
+        rows = _with_each_grade(difference, compared_pairs, completed_queries)
+        # all is judged: the greatest value is the value
+        value_sums += difference.highs(rows).reshape(chances.shape)
+    values = value_sums / VARIANCE_DRAWS
+    means = (values * chances).sum(axis=1, keepdims=True)
+    variances = ((values - means) ** 2 * chances).sum(axis=1)
+    return _in_order(pairs, np.sqrt(variances))
+
+
+def _comparable(difference: JudgedDifference, pairs: Sequence[_Pair]) -> Sequence[_Pair]:
+    """Return the first pairs, at most as many as can be compared."""
+    grade_count = difference.highest_grade + 1
+    width = max(len(query.docids) for query in difference.queries)
+    return pairs[: MOST_CELLS // (grade_count * width)]
+
+
+def _with_each_grade(
+    difference: JudgedDifference, pairs: Sequence[_Pair], queries: Sequence[QueryHits]
+) -> list[QueryHits]:
+    """Return the query of each pair with each grade for its hit, from 0 to the highest one."""
+    rows = []
+    for pair in pairs:
+        for grade in range(difference.highest_grade + 1):
+            rows.append(_judged(queries[pair.query], [pair.hit], [grade]))
+    return rows
+
+
+def _chances(pairs: Sequence[_Pair], probabilities: Sequence[Floats]) -> Floats:
+    """Return how probable each grade of each pair is: (P, G + 1)."""
+    return np.array([probabilities[pair.query][pair.hit] for pair in pairs])
+
+
+def _in_order(pairs: Sequence[_Pair], worths: Floats) -> list[_Pair]:
+    """Return pairs by their worth, the largest first; those without a worth follow as they are.
+
+    `worths` are those of the first pairs.
+    """
+    order = np.argsort(-worths.round(DIGITS), kind="stable")
+    ordered_pairs = [pairs[position] for position in order]
+    return ordered_pairs + list(pairs[len(worths) :])
 
 
 # how probable grades are

@@ -44,7 +44,7 @@ def _means_table(predicted: PredictedLabels, places: int) -> Table:
         for measure, mean in means.items():
             rows.append((Cell(run), Cell(measure), *_mean_cells(mean, places)))
     notes = (*predicted_notes(predicted), *_gain_notes(predicted.means, predicted), COLUMNS_NOTE)
-    return Table(header, 2, tuple(rows), notes)
+    return Table(header, 2, tuple(rows), notes, "Means with predicted labels")
 
 
 def _mean_cells(mean: PoweredMean, places: int) -> list[Cell]:
@@ -84,7 +84,7 @@ def _differences_table(predicted: PredictedLabels, places: int) -> Table:
         f"Student's t; correction of p and interval: {predicted.correction})"
     )
     notes = (dagger_note, *_gain_notes(predicted.differences, predicted))
-    return Table(header, 2, tuple(rows), notes)
+    return Table(header, 2, tuple(rows), notes, "Differences with predicted labels")
 
 
 def _difference_cells(difference: PoweredDifference, places: int, *, differs: bool) -> list[Cell]:

@@ -25,7 +25,6 @@ from denserk.evaluation.evaluator import Evaluator, remarks
 from denserk.evaluation.measures import Measure, is_count, parse_measures
 from denserk.evaluation.needed_hits import first_hits, read_hits
 from denserk.evaluation.pages import write_template
-from denserk.evaluation.predicted_tables import predicted_tables
 from denserk.evaluation.query_details import (
     Group,
     HitList,
@@ -50,7 +49,7 @@ from denserk.evaluation.report_figures import (
 )
 from denserk.evaluation.results import BenchmarksResult, EvaluationResult, Grades, Run
 from denserk.evaluation.table_markup import Table
-from denserk.evaluation.tables import Result, tables
+from denserk.evaluation.tables import Result, tables, tables_of_predictions
 from denserk.evaluation.unjudged_tables import query_table
 from denserk.extras import require
 from denserk.io.corpus import find_records, read_passages
@@ -453,16 +452,11 @@ def _value(result: BenchmarksResult, benchmark: str, run: str, measure: str) -> 
 
 def _write_page(settings: PageSettings, result: Result, content: Mapping[str, Any]) -> Path:
     """Fill the template with the content and the tables of a result; return the page's path."""
-    result_without_predictions = result
-    tables_of_predictions: list[Table] = []  # they have a section of their own
-    if isinstance(result, EvaluationResult) and result.predicted is not None:
-        result_without_predictions = replace(result, predicted=None)
-        tables_of_predictions = predicted_tables(result.predicted, ReportSettings().places)
     path = page_in(settings)
     page_content = {
         **content,
-        "tables": tables(result_without_predictions, ReportSettings()),
-        "predicted_tables": tables_of_predictions,
+        "tables": tables(result, ReportSettings(), with_predictions=False),
+        "predicted_tables": tables_of_predictions(result, ReportSettings()),
         "version": __version__,
     }
     write_template(path, "report.html", page_content)

@@ -102,20 +102,30 @@ def write_aligned(
             console.print(printable(note, None))
 
 
-def tables(result: Result, report: ReportSettings) -> list[Table]:
-    """Return the measures, the differences from the baseline, and the published results."""
+def tables(result: Result, report: ReportSettings, *, with_predictions: bool = True) -> list[Table]:
+    """Return the measures, the differences from the baseline, and the published results.
+
+    Without `with_predictions`, the tables of predicted labels are left out.
+    """
     measures = _measures_of(result)
     result_tables = [_measures_table(result, measures, report)]
     if isinstance(result, EvaluationResult) and result.comparison is not None:
         result_tables.append(_differences_table(result.comparison, report.places))
         result_tables += _undecided_tables(result.comparison)
-    if isinstance(result, EvaluationResult) and result.predicted is not None:
-        result_tables += predicted_tables(result.predicted, report.places)
+    if with_predictions:
+        result_tables += tables_of_predictions(result, report)
     if isinstance(result, EvaluationResult) and result.unjudged is not None:
         result_tables += bounds_tables(result.unjudged, report.places)
     if result.published:
         result_tables.append(_published_table(result.published, measures))
     return result_tables
+
+
+def tables_of_predictions(result: Result, report: ReportSettings) -> list[Table]:
+    """Return the means and differences with predicted labels; none without such labels."""
+    if isinstance(result, EvaluationResult) and result.predicted is not None:
+        return predicted_tables(result.predicted, report.places)
+    return []
 
 
 def format_value(measure: Measure, value: float, places: int = 4) -> str:
@@ -158,15 +168,26 @@ def _tukey_families(comparison: Comparison) -> str:
 
 
 def _latex_tables(result: Result, report: ReportSettings) -> list[str]:
-    """Return the measures, and the published results, in LaTeX."""
+    """Return the measures in LaTeX, and what predicted labels, bounds and papers add to them."""
     measures = _measures_of(result)
     measures_table = _measures_table(result, measures, report)
     caption = _measures_caption(result, measures_table, report)
     latex_tables = [as_latex(measures_table, caption, "tab:results")]
+    for number, table in enumerate(tables_of_predictions(result, report), start=1):
+        latex_tables.append(as_latex(table, _caption_of_notes(table), f"tab:predicted-{number}"))
+    if isinstance(result, EvaluationResult) and result.unjudged is not None:
+        for number, table in enumerate(bounds_tables(result.unjudged, report.places), start=1):
+            latex_tables.append(as_latex(table, _caption_of_notes(table), f"tab:bounds-{number}"))
     if result.published:
         published_table = _published_table(result.published, measures)
         latex_tables.append(as_latex(published_table, "Published results.", "tab:published"))
     return latex_tables
+
+
+def _caption_of_notes(table: Table) -> str:
+    """Return the title of a table and its notes as sentences."""
+    sentences = [f"{text}." for text in (table.title, *table.notes)]
+    return " ".join(sentences)
 
 
 def _measures_caption(result: Result, table: Table, report: ReportSettings) -> str:

@@ -305,12 +305,10 @@ def _difference_of_runs(
 
 def _mean_interval(per_query: Mapping[str, Interval]) -> Interval:
     """Return the bounds of the mean of queries, which are judged independently of each other."""
-    intervals = per_query.values()
-    return Interval(
-        low=_mean([interval.low for interval in intervals]),
-        high=_mean([interval.high for interval in intervals]),
-        exact=all(interval.exact for interval in intervals),
-    )
+    lows = [interval.low for interval in per_query.values()]
+    highs = [interval.high for interval in per_query.values()]
+    is_exact = all(interval.exact for interval in per_query.values())
+    return Interval(_mean(lows), _mean(highs), is_exact)
 
 
 def _mean(values: Collection[float]) -> float:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from denserk.config.evaluation import Correction, EvalSettings, PredictedSettings
@@ -11,6 +12,7 @@ from denserk.evaluation.predicted_tables import sample_note
 from denserk.evaluation.results import EvaluationResult, Sample
 from denserk.io.draws import Draw, draw_beside, read_draw
 from denserk.io.files import STREAM
+from denserk.io.qrels import read_qrels
 from denserk.tasks.evaluate import computed_measures, evaluate
 
 logger = logging.getLogger(__name__)
@@ -24,8 +26,16 @@ def check_inputs(runs: Sequence[str], predicted: PredictedSettings, settings: Ev
             "--predicted reads runs twice, and standard input can be read only once",
             "write it to a file first",
         )
+    if predicted.predicted is not None and predicted.predicted != STREAM:
+        _check_labels(predicted.predicted)
     if predicted.drawn is not None:
         read_draw(predicted.drawn)
+
+
+def _check_labels(qrels: str) -> None:
+    """Raise an error for qrels that are missing, empty or no qrels: read the first label."""
+    with closing(read_qrels(qrels)) as labels:
+        next(labels, None)
 
 
 def check_settings(settings: EvalSettings) -> None:

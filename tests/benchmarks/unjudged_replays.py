@@ -199,12 +199,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--runs", type=Path)
     parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--seed", default="", help="for other trials than those of the docs")
     parser.add_argument("--bounds-trials", type=int, default=10)
     parser.add_argument("--measure", default="nDCG@10")
     parser.add_argument("--round", type=float, default=0.05)
     parser.add_argument("--most", type=float, default=0.2)
     parser.add_argument("--confidence", type=float, default=0.99)
     parser.add_argument("--collections", nargs="*", default=[])
+    parser.add_argument("--names", nargs=2, help="two runs, in place of every two of a collection")
     parser.add_argument("--dropped", type=float, nargs="*", default=[0.3, 0.5, 0.7, 0.9])
     arguments = parser.parse_args()
     protocol = Protocol(arguments.measure, arguments.round, arguments.most, arguments.confidence)
@@ -213,9 +215,11 @@ def main() -> None:
     for pair in read_pairs(arguments.data, arguments.runs):
         if arguments.collections and pair.collection not in arguments.collections:
             continue
+        if arguments.names and [*pair.runs] != arguments.names:
+            continue
         for share in arguments.dropped:
             tally = Tally()
-            random = Random(f"{pair.collection} {[*pair.runs]} {share}")
+            random = Random(f"{pair.collection} {[*pair.runs]} {share}{arguments.seed}")
             for _ in range(arguments.bounds_trials):
                 count_bounds(pair, with_dropped_labels(pair, share, random), tally)
             for _ in range(arguments.trials):

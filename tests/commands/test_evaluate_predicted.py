@@ -197,11 +197,27 @@ def test_lines_of_one_run_have_no_name(files, capsys):
     assert lines[1].startswith("RR@10:human_mean\t")
 
 
-def test_latex_says_what_it_leaves_out(files, caplog):
+def test_latex_has_a_table_of_means_and_one_of_differences(files, capsys):
     judge(files, QIDS[:20])
-    command = ["eval", "a.trec", "human.qrels", "--predicted", "judge.qrels", "-m", "RR@10"]
-    assert run([*command, "--format", "latex"]) == 0
-    assert any("--format latex" in message for message in warnings_of(caplog))
+    command = ["eval", "a.trec", "b.trec", "human.qrels", "--predicted", "judge.qrels"]
+    assert run([*command, "--baseline", "a.trec", "-m", "RR@10", "--format", "latex"]) == 0
+    results, means, differences = capsys.readouterr().out.split("\n\n")
+    assert r"\label{tab:results}" in results
+    assert r"\caption{Means with predicted labels. 20 queries have human labels, 150" in means
+    assert r"a & RR@10 & 0." in means
+    assert r"\caption{Differences with predicted labels. $^{\dagger}$ differs from a" in differences
+    assert r"b & RR@10 & +0." in differences
+
+
+@pytest.mark.parametrize(("labels", "exit_code"), [("", 1), (None, 2)])
+def test_predicted_labels_are_checked_before_runs_are_read(files, caplog, labels, exit_code):
+    judge(files, QIDS[:20])
+    (files / "a.trec").write_text("q001 Q0 d1 1 no-score a\n")
+    if labels is not None:
+        (files / "labels.qrels").write_text(labels)
+    command = ["eval", "--run", "a.trec", "--qrels", "human.qrels", "--predicted", "labels.qrels"]
+    assert run(command) == exit_code
+    assert "labels.qrels" in caplog.text
 
 
 def test_the_report_has_a_section(files):
@@ -209,7 +225,10 @@ def test_the_report_has_a_section(files):
     judge(files, QIDS[:20])
     command = ["eval", "a.trec", "b.trec", "human.qrels", "--predicted", "judge.qrels"]
     assert run([*command, "--report", "report"]) == 0
-    assert '<section id="predicted">' in (files / "report/index.html").read_text("utf-8")
+    page = (files / "report/index.html").read_text("utf-8")
+    before, _, section = page.partition('<section id="predicted">')
+    assert "with predictions" not in before
+    assert "with predictions" in section
 
 
 LABELS = ("--predicted", "judge.qrels")

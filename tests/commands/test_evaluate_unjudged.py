@@ -42,6 +42,17 @@ def test_the_table_says_what_is_assumed(capsys):
 
 
 @pytest.mark.usefixtures("files")
+def test_latex_has_a_table_of_bounds_and_one_of_differences(capsys):
+    assert run([*EVAL, "--format", "latex", "--quiet"]) == 0
+    results, bounds, differences = capsys.readouterr().out.split("\n\n")
+    assert r"\label{tab:results}" in results
+    assert r"\caption{Bounds over unjudged hits. least, greatest: over all grades" in bounds
+    assert r"old & P@2 & 0.2500 & 0.2500 & 0.7500 & 2 \\" in bounds
+    assert r"\caption{Bounds of differences." in differences
+    assert r"new & old & P@2 &" in differences
+
+
+@pytest.mark.usefixtures("files")
 def test_json_has_the_bounds_of_queries_and_what_to_judge(capsys):
     assert run([*EVAL, "-o", "json", "-q", "--to-judge", "1", "--quiet"]) == 0
     unjudged = json.loads(capsys.readouterr().out)["unjudged"]

@@ -52,12 +52,41 @@ def test_a_hit_of_a_third_run_is_not_judged_for_the_first_relevant_hit():
     assert {pair.docid for pair in plan.pairs} <= {"d1", "d2", "b1"}
 
 
-def test_the_bound_on_the_less_probable_side_is_moved_first():
-    plan = plan_of(RUNS, GRADES, count=1)
+def test_once_a_run_is_likely_higher_its_lower_bound_is_raised_first():
+    runs: dict[str, dict[str, dict[str, float]]] = {"a": {}, "b": {}}
+    grades = {}
+    for number in range(20):
+        qid = f"q{number}"
+        runs["a"][qid] = {"both": 2.0, f"a{number}": 1.0}
+        runs["b"][qid] = {"both": 2.0, f"b{number}": 1.0}
+        grades[qid] = {"both": 0}
+        if number < 8:
+            grades[qid] |= {f"a{number}": 0, f"b{number}": 1}
+    plan = plan_of(runs, grades, "P@2", count=12)
     assert plan.share_higher is not None
-    assert plan.share_higher > 0.5  # b has two hits that may be relevant
-    (pair,) = plan.pairs
-    assert pair.docid == "a1"  # if it is not relevant, b is not lower
+    assert plan.share_higher > 0.99
+    # if none of these is relevant, b is higher whatever its own hits are
+    assert {pair.docid for pair in plan.pairs} == {f"a{number}" for number in range(8, 20)}
+
+
+def test_as_long_as_the_sign_is_uncertain_the_least_certain_grade_comes_first():
+    runs = {
+        "a": {"q": {"d1": 2.0, "a1": 1.0}, "r": {"d1": 2.0, "a1": 1.0}},
+        "b": {"q": {"d1": 2.0, "b1": 1.0}, "r": {"d1": 2.0, "b1": 1.0}},
+    }
+    # a1 is relevant with a probability of 0.32 for q, of 0.18 for r
+    plan = plan_of(runs, {"q": {"d1": 0, "b1": 1}, "r": {"d1": 0, "b1": 0}}, "P@2")
+    assert plan.share_higher is not None
+    assert plan.share_higher < 0.99
+    assert [pair.qid for pair in plan.pairs] == ["q", "r"]
+
+
+def test_as_long_as_the_sign_is_uncertain_hits_that_count_more_come_first():
+    hits = {"d1": 5.0, "a2": 4.0, "a3": 3.0}
+    runs = {"a": {"q": hits, "r": hits}, "b": {"q": {"b1": 5.0}, "r": {"d1": 5.0}}}
+    plan = plan_of(runs, {"q": {"d1": 0, "b1": 1}, "r": {"d1": 0}}, "nDCG@3")
+    docids = [pair.docid for pair in plan.pairs if pair.qid == "q"]
+    assert docids == ["a2", "a3"]
 
 
 @pytest.mark.parametrize("measure", ["nDCG@5", "P@5", "R@5", "RR@5", "AP@5", "Rprec", "Success@5"])

@@ -112,10 +112,14 @@ def recorded_indexes(run: str) -> tuple[str, ...]:
     if not beside(run).is_file():
         return ()
     made_from = read_any_manifest(beside(run)).made_from
-    names = [index.get("name") or "" for index in indexes_of(made_from)]
-    for source in runs_of(made_from):
-        names += recorded_indexes(source.get("name") or "")
-    return tuple(name for name in dict.fromkeys(names) if beside(name).is_file())
+    existing_indexes: list[str] = []
+    for recorded_index in indexes_of(made_from):
+        index = recorded_index.get("name") or ""
+        if beside(index).is_file():
+            existing_indexes.append(index)
+    for recorded_run in runs_of(made_from):
+        existing_indexes += recorded_indexes(recorded_run.get("name") or "")
+    return tuple(dict.fromkeys(existing_indexes))  # each once
 
 
 def _recorded_corpus(run: str, indexes: Sequence[str]) -> str | None:
