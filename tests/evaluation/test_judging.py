@@ -81,12 +81,18 @@ def test_as_long_as_the_sign_is_uncertain_the_least_certain_grade_comes_first():
     assert [pair.qid for pair in plan.pairs] == ["q", "r"]
 
 
-def test_as_long_as_the_sign_is_uncertain_hits_that_count_more_come_first():
-    hits = {"d1": 5.0, "a2": 4.0, "a3": 3.0}
-    runs = {"a": {"q": hits, "r": hits}, "b": {"q": {"b1": 5.0}, "r": {"d1": 5.0}}}
-    plan = plan_of(runs, {"q": {"d1": 0, "b1": 1}, "r": {"d1": 0}}, "nDCG@3")
-    docids = [pair.docid for pair in plan.pairs if pair.qid == "q"]
-    assert docids == ["a2", "a3"]
+def test_as_long_as_the_sign_is_uncertain_a_hit_that_counts_more_comes_first():
+    first_is_unjudged = {"a1": 5.0, "d1": 4.0, "d2": 3.0}
+    last_is_unjudged = {"d1": 5.0, "d2": 4.0, "a1": 3.0}
+    runs = {
+        "a": {"q": last_is_unjudged, "r": first_is_unjudged, "s": {"d1": 5.0}},
+        "b": {"q": {"b1": 5.0}, "r": {"b1": 5.0}, "s": {"b1": 5.0}},
+    }
+    grades = {qid: {"d1": 0, "d2": 0, "b1": 1} for qid in "qr"} | {"s": {"d1": 1, "b1": 0}}
+    plan = plan_of(runs, grades, "nDCG@3")
+    assert plan.share_higher is not None
+    assert 0.01 < plan.share_higher < 0.99
+    assert [pair.qid for pair in plan.pairs] == ["r", "q"]
 
 
 @pytest.mark.parametrize("measure", ["nDCG@5", "P@5", "R@5", "RR@5", "AP@5", "Rprec", "Success@5"])
