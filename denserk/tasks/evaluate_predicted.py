@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
 
 from denserk.config.evaluation import Correction, EvalSettings, PredictedSettings
@@ -34,8 +33,7 @@ def check_inputs(runs: Sequence[str], predicted: PredictedSettings, settings: Ev
 
 def _check_labels(qrels: str) -> None:
     """Raise an error for qrels that are missing, empty or no qrels: read the first label."""
-    with closing(read_qrels(qrels)) as labels:
-        next(labels, None)
+    next(read_qrels(qrels), None)
 
 
 def check_settings(settings: EvalSettings) -> None:
