@@ -35,13 +35,14 @@ from denserk.config.formats import CorpusFormat, TopicsFormat
 from denserk.data.sentences import split_sentences
 from denserk.data.tokenization import load_tokenizer
 from denserk.io.corpus import read_passages, write_passages
-from denserk.io.misses import FOUND, MODEL, TITLES, MissedPassage
+from denserk.io.misses import FOUND, MODEL, MissedPassage
 from denserk.io.model_files import find_model
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries, write_queries
 from denserk.io.vectors import open_vectors
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query
+from denserk.tasks.analyze.miss_causes import CAUSES
 from denserk.tasks.analyze.miss_inputs import read_hits
 from denserk.tasks.analyze.miss_queries import MANY_SUBWORDS
 from denserk.tasks.analyze.miss_search import rank_of
@@ -264,7 +265,7 @@ class Study:
 
 def causes_down_to(last: str) -> tuple[str, ...]:
     """Return the causes down to one: those behind it would not be named in its place."""
-    names = [cause for cause in TITLES if cause not in (MODEL, FOUND)]
+    names = [cause.name for cause in CAUSES]
     return tuple(names[: names.index(last) + 1])
 
 

@@ -15,12 +15,12 @@ from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import FusionMethod, FusionSettings
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.evaluation.near_copies import NearCopies
-from denserk.io.misses import COLUMNS, MissedPassage, read_cause_counts
+from denserk.io.misses import COLUMNS, FOUND, MODEL, TITLES, MissedPassage, read_cause_counts
 from denserk.models.cross_encoder import PairScorer
 from denserk.records import Passage
-from denserk.tasks.analyze import miss_causes as causes
-from denserk.tasks.analyze import miss_passages, miss_queries
-from denserk.tasks.analyze.miss_causes import Evidence, Miss, Trial
+from denserk.tasks.analyze import miss_hits, miss_passages, miss_queries
+from denserk.tasks.analyze.miss_causes import CAUSES
+from denserk.tasks.analyze.miss_trials import Evidence, Miss, Trial
 from denserk.tasks.analyze.misses import analyze_misses
 from tests.benchmarks import miss_replays
 
@@ -57,43 +57,43 @@ class TestChangesOfHits:
     def test_hubs_above_are_left_out(self):
         of_query = evidence({"q": ["hub", "d1", "d2"]}, {"q": {"d2": 1}})
         of_query.hubs = {"hub"}
-        assert trial_of(causes.WithoutHubs(of_query), "q", "d2", 1, 3).rank == 2
+        assert trial_of(miss_hits.WithoutHubs(of_query), "q", "d2", 1, 3).rank == 2
 
     def test_a_relevant_hub_stays(self):
         of_query = evidence({"q": ["hub", "d1", "d2"]}, {"q": {"d2": 1, "hub": 1}})
         of_query.hubs = {"hub"}
-        assert trial_of(causes.WithoutHubs(of_query), "q", "d2", 1, 3) is None
+        assert trial_of(miss_hits.WithoutHubs(of_query), "q", "d2", 1, 3) is None
 
     def test_a_passage_outside_the_run_has_no_hubs_above(self):
         of_query = evidence({"q": ["hub", "d1"]}, {"q": {"d2": 1}})
         of_query.hubs = {"hub"}
-        assert trial_of(causes.WithoutHubs(of_query), "q", "d2", 1, None) is None
+        assert trial_of(miss_hits.WithoutHubs(of_query), "q", "d2", 1, None) is None
 
     def copies(self, of_query):
         return NearCopies(of_query.texts, 0.7)
 
     def test_copies_of_another_hit_are_collapsed(self):
         of_query = evidence({"q": ["d1", "d2", "d3"]}, {"q": {"d3": 1}}, texts=TEXTS)
-        trial = trial_of(causes.WithoutCopies(of_query, self.copies(of_query)), "q", "d3", 1, 3)
+        trial = trial_of(miss_hits.WithoutCopies(of_query, self.copies(of_query)), "q", "d3", 1, 3)
         assert trial == Trial("collapse 1 copy", 2)
 
     def test_an_unjudged_copy_of_the_passage_is_a_missing_label(self):
         of_query = evidence({"q": ["copy", "d1", "d3"]}, {"q": {"d3": 1}}, texts=TEXTS)
         copies = self.copies(of_query)
-        assert trial_of(causes.WithoutCopies(of_query, copies), "q", "d3", 1, 3) is None
-        trial = trial_of(causes.CopiesJudged(of_query, copies), "q", "d3", 1, 3)
+        assert trial_of(miss_hits.WithoutCopies(of_query, copies), "q", "d3", 1, 3) is None
+        trial = trial_of(miss_hits.CopiesJudged(of_query, copies), "q", "d3", 1, 3)
         assert trial == Trial("judge its copy copy", 1)
 
     def test_a_judged_copy_of_the_passage_is_collapsed_with_it(self):
         grades = {"q": {"d3": 1, "copy": 0}}
         of_query = evidence({"q": ["copy", "d1", "d3"]}, grades, texts=TEXTS)
         copies = self.copies(of_query)
-        assert trial_of(causes.WithoutCopies(of_query, copies), "q", "d3", 1, 3).rank == 1
-        assert trial_of(causes.CopiesJudged(of_query, copies), "q", "d3", 1, 3) is None
+        assert trial_of(miss_hits.WithoutCopies(of_query, copies), "q", "d3", 1, 3).rank == 1
+        assert trial_of(miss_hits.CopiesJudged(of_query, copies), "q", "d3", 1, 3) is None
 
     def test_completed_judgments_have_the_grades_of_the_originals(self):
         of_query = evidence({"q": ["copy", "d1", "d3"]}, {"q": {"d3": 2}}, texts=TEXTS)
-        fix = causes.CopiesJudged(of_query, self.copies(of_query)).everywhere()
+        fix = miss_hits.CopiesJudged(of_query, self.copies(of_query)).everywhere()
         assert fix is not None
         assert fix.grades == {"q": {"d3": 2, "copy": 2}}
 
@@ -309,14 +309,14 @@ def test_a_sentence_in_front_leaves_no_other_sentence_out():
     text = " ".join(f"Sentence {number} ends." for number in range(70))
     of_query = evidence({"q": ["d1"]}, {"q": {"long": 1}}, texts={"long": text})
     change = miss_passages.SentenceInFront(of_query, dense=cast(Any, None))
-    orders = change._orders(Miss("q", "long", 1, None))
+    orders = change._texts(Miss("q", "long", 1, None))
     assert len(orders) == miss_passages.MOST_SENTENCES - 1
     assert all("Sentence 69 ends." in passage.text for passage in orders)
 
 
 def test_a_reranker_is_not_used_for_passages_outside_the_run(tiny_reranker):
     of_query = evidence({"q": ["d1", "d2"]}, {"q": {"d3": 1}}, texts=TEXTS)
-    change = causes.RerankerPositives(of_query, PairScorer(str(tiny_reranker()), compute=CPU))
+    change = miss_hits.RerankerPositives(of_query, PairScorer(str(tiny_reranker()), compute=CPU))
     assert trial_of(change, "q", "d3", 1, None) is None
 
 
@@ -339,6 +339,17 @@ def test_a_table_that_is_not_csv_is_an_error(tmp_path):
         read_cause_counts(path)
 
 
+def test_each_cause_has_a_title_in_the_same_order():
+    assert [*(cause.name for cause in CAUSES), MODEL, FOUND] == list(TITLES)
+
+
+def test_each_change_is_of_the_cause_that_tries_it(folder):
+    result = analysed(bm25="bm25", k=2)
+    order = [cause.name for cause in CAUSES]
+    causes_of_gains = [order.index(gain.cause) for gain in result.gains]
+    assert causes_of_gains == sorted(causes_of_gains)
+
+
 def test_an_unknown_cause_is_rejected(folder):
     with pytest.raises(UsageError, match="found 'hubs'"):
         analysed(causes=("hubs",))
@@ -356,9 +367,9 @@ def test_a_reranker_finds_hits_that_are_probably_relevant(folder, tiny_reranker)
 def test_the_reranker_counts_what_it_prefers():
     miss = Miss("q", "d", 1, 4)
     scores = {"d": 0.5, "better": 0.9, "worse": 0.1}
-    trial = causes._trial_of_reranker(miss, scores)
+    trial = miss_hits._trial_of_reranker(miss, scores)
     assert trial == Trial("judge 1 hit that the reranker prefers", 3)
-    assert causes._trial_of_reranker(miss, {"d": 0.5, "worse": 0.1}) is None
+    assert miss_hits._trial_of_reranker(miss, {"d": 0.5, "worse": 0.1}) is None
 
 
 def test_in_python_runs_are_in_memory(folder):
