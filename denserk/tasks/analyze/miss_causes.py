@@ -33,7 +33,7 @@ from denserk.io.corpus import read_passages
 from denserk.io.manifest import Kind, read_manifest
 from denserk.io.outputs import scratch_folder
 from denserk.models.cross_encoder import PairScorer
-from denserk.records import Passage
+from denserk.records import Passage, Query
 from denserk.reporting import track
 from denserk.tasks.analyze.miss_hits import (
     CopiesJudged,
@@ -45,6 +45,8 @@ from denserk.tasks.analyze.miss_hits import (
     WithoutHubs,
 )
 from denserk.tasks.analyze.miss_inputs import (
+    COMPARED_QUERIES,
+    NO_QUERIES,
     NotTriedError,
     OpenIndexes,
     RunOrigin,
@@ -55,6 +57,7 @@ from denserk.tasks.analyze.miss_inputs import (
     read_hits,
     reading_of,
     recorded_indexes,
+    refuse_other_hits,
     search_bm25,
     with_all_dimensions,
 )
@@ -66,7 +69,7 @@ from denserk.tasks.analyze.miss_passages import (
     SentenceInFront,
     Windows,
 )
-from denserk.tasks.analyze.miss_queries import RespelledQuery, WeightOfWords
+from denserk.tasks.analyze.miss_queries import FieldSearched, RespelledQuery, WeightOfWords
 from denserk.tasks.analyze.miss_search import DenseSearch, HitsByQuery, indexed_docids
 from denserk.tasks.analyze.miss_trials import Change, Evidence, Miss
 from denserk.tasks.build_index import build_index
@@ -291,6 +294,37 @@ def _all_long_passages(run: MissedRun, passages: LongPassages) -> list[Passage] 
     return long_passages
 
 
+# fields
+
+
+def search_more_fields(run: MissedRun) -> list[Change]:
+    """Search with each field of the topics that was not searched, one at a time."""
+    if not run.evidence.queries:
+        raise NotTriedError(NO_QUERIES)
+    if not run.evidence.queries_with_field:
+        raise NotTriedError("the topics have no field that was not searched")
+    search = _bm25_search(run) if run.indexes.bm25 is not None else run.dense.search
+    changes: list[Change] = []
+    for fields, queries in run.evidence.queries_with_field.items():
+        hits = search(list(queries.values()))
+        changes.append(FieldSearched(run.evidence, fields, hits))
+    return changes
+
+
+def _bm25_search(run: MissedRun) -> Callable[[Sequence[Query]], HitsByQuery]:
+    """Return the search of a BM25 run; a NotTriedError says why it cannot be repeated."""
+    opened = run.indexes.bm25
+    assert opened is not None
+
+    def search(queries: Sequence[Query]) -> HitsByQuery:
+        """Return the hits of queries in the run's index."""
+        return search_bm25(opened, {query.qid: query for query in queries}, run.depth)
+
+    queries = list(run.evidence.queries.values())[:COMPARED_QUERIES]
+    refuse_other_hits(opened.name, search(queries), run.evidence.hits, run.settings.k)
+    return search
+
+
 # words
 
 
@@ -322,7 +356,7 @@ def _parts_with_bm25(run: MissedRun) -> FusedParts:
     if bm25 is None:
         raise NotTriedError(BM25_RUN if is_bm25_run else "no BM25 (--bm25)")
     if Path(bm25).is_dir() and not run.evidence.queries:
-        raise NotTriedError("no texts of queries (--topics)")
+        raise NotTriedError(NO_QUERIES)
     hits = bm25_hits(bm25, run.evidence.queries, run.compute, run.depth)
     runs_by_query = {}
     for qid, run_hits in run.evidence.hits.items():
@@ -372,6 +406,7 @@ CAUSES = (
     Cause("copies", collapse_copies, needs_texts=True),
     Cause("unjudged", judge_hits, needs_texts=True),
     Cause("length", read_whole_passages, needs_vectors=True, needs_texts=True),
+    Cause("fields", search_more_fields),
     Cause("words", weigh_bm25),
     Cause("position", move_sentences, needs_vectors=True, needs_texts=True),
     Cause("subwords", spell_otherwise, needs_vectors=True),

@@ -1,4 +1,4 @@
-"""Changes of the search: a weight for BM25, and other spellings of queries."""
+"""Changes of the search: a field more, a weight for BM25, and other spellings of queries."""
 
 import difflib
 import re
@@ -14,12 +14,34 @@ from denserk.index.fusion import score_contributions
 from denserk.index.ranking import Hits
 from denserk.models.text_encoder import QUERY
 from denserk.records import Query
-from denserk.tasks.analyze.miss_search import DenseSearch, rank_of
-from denserk.tasks.analyze.miss_trials import Change, Evidence, Miss, Trial
+from denserk.tasks.analyze.miss_search import DenseSearch, HitsByQuery, rank_of
+from denserk.tasks.analyze.miss_trials import Change, Evidence, Fix, Miss, Trial
 
 MANY_SUBWORDS = 4  # a word of so many subword tokens is one that the model hardly knows
 LEAST_SIMILARITY = 0.75  # of two spellings of a word, by difflib
 OUTER_PUNCTUATION = "\"'()[]{}.,;:!?\u2018\u2019\u201c\u201d\u00ab\u00bb"
+
+
+class FieldSearched(Change):
+    """The queries have a further field of the topics, and are searched again.
+
+    `fields` is what --set topics-field takes for it, such as "title,text".
+    """
+
+    cause = "fields"
+
+    def __init__(self, evidence: Evidence, fields: str, new_hits: HitsByQuery) -> None:
+        super().__init__(evidence)
+        self.name = f"search with {fields}"
+        self._new_hits = new_hits
+
+    def _trial(self, miss: Miss) -> Trial | None:
+        """Return the rank of a passage in the search with the field."""
+        return Trial(self.name, rank_of(self._new_hits.get(miss.qid, []), miss.docid))
+
+    def everywhere(self) -> Fix | None:
+        """Return the hits of the search with the field."""
+        return Fix(self._new_hits)
 
 
 class WeightOfWords(Change):

@@ -1,7 +1,7 @@
 """What is tried for relevant passages that a run missed: changes, and the ranks they lead to."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -42,8 +42,9 @@ class Evidence:
     """What is known of a run and of its collection.
 
     `texts` are those of the analysed and judged passages and of the first hits, as far as the
-    corpus has them; none without a corpus. `queries` are all that are analysed; none without
-    topics.
+    corpus has them; none without a corpus. `queries` are all that are analysed, as they were
+    searched; none without topics. `queries_with_field` are the same with a further field of the
+    topics, by what --set topics-field takes for them, such as "title,text".
     """
 
     settings: MissesSettings
@@ -51,6 +52,7 @@ class Evidence:
     grades: Grades
     queries: Mapping[str, Query]
     texts: Mapping[str, Passage]
+    queries_with_field: Mapping[str, Mapping[str, Query]] = field(default_factory=dict)
     hubs: Collection[str] = ()
 
     @property

@@ -65,6 +65,8 @@ class MissesResult:
     passages: tuple[MissedPassage, ...]
     causes: tuple[CauseCount, ...]
     gains: tuple[Gain, ...]
+    # what --set topics-field takes to search with a further field of the topics: "title,text"
+    unsearched_fields: tuple[str, ...] = ()
 
 
 def analyze_misses(
@@ -81,11 +83,13 @@ def analyze_misses(
     hits = {qid: run_hits[qid] for qid in grades}
     _warn_of_shallow_run(settings, hits)
     passages_to_analyse = _chosen_passages(settings, grades, hits)
+    topics = read_topics(origin, grades.keys())
     evidence = Evidence(
         settings=settings,
         hits=hits,
         grades=grades,
-        queries=read_topics(origin, grades.keys()),
+        queries=topics.queries,
+        queries_with_field=topics.queries_with_field,
         texts=_texts_of(settings, origin, corpus, passages_to_analyse, grades, hits),
         hubs=_hubs(settings, run_hits),
     )
@@ -107,6 +111,7 @@ def analyze_misses(
         passages=passages,
         causes=tuple(_count_causes(passages, tried.not_tried)),
         gains=tuple(gains),
+        unsearched_fields=tuple(topics.queries_with_field),
     )
 
 

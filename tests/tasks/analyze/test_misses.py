@@ -17,9 +17,10 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.evaluation.near_copies import NearCopies
 from denserk.io.misses import COLUMNS, FOUND, MODEL, TITLES, MissedPassage, read_cause_counts
 from denserk.models.cross_encoder import PairScorer
-from denserk.records import Passage
+from denserk.records import Passage, Query
 from denserk.tasks.analyze import miss_hits, miss_passages, miss_queries
 from denserk.tasks.analyze.miss_causes import CAUSES
+from denserk.tasks.analyze.miss_inputs import unsearched_fields
 from denserk.tasks.analyze.miss_trials import Evidence, Miss, Trial
 from denserk.tasks.analyze.misses import analyze_misses
 from tests.benchmarks import miss_replays
@@ -435,6 +436,91 @@ def test_a_run_of_documents_is_rejected(folder):
     search(index="vectors", topics="queries.tsv", output="docs.trec", max_passage=True)
     with pytest.raises(UsageError, match="ranks documents"):
         analysed(run="docs.trec")
+
+
+def write_fields(path):
+    """Queries whose text is a word, and whose title is the query of the toy collection."""
+    with Path(path).open("w") as topics:
+        for line in lines_of("queries.tsv"):
+            qid, text = line.rstrip("\n").split("\t")
+            record = {"_id": qid, "text": "moon", "title": text, "page": 7, "note": ""}
+            topics.write(json.dumps(record) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["vectors", "bm25"])
+def test_a_field_that_was_not_searched_is_tried(folder, kind):
+    topics = write_fields("fields.jsonl")
+    search(index=kind, topics=topics, output="text.trec")
+    search(index=kind, topics=topics, output="both.trec", topics_field=["title", "text"])
+    brought_in = {}
+    for qid in ("q1", "q2", "q3"):
+        best = ranked("both.trec", qid)[0]
+        if ranked("text.trec", qid)[:1] != [best]:
+            brought_in[qid, best] = 1
+    assert brought_in
+    qrels = write_qrels(folder / "q.txt", brought_in)
+    result = analysed(run="text.trec", qrels=qrels, causes=("fields", "subwords"))
+    assert result.unsearched_fields == ("title,text",)
+    for row in result.passages:
+        assert (row.cause, row.change, row.rank_after) == ("fields", "search with title,text", 1)
+    (gain,) = result.gains
+    assert (gain.change, gain.scope) == ("search with title,text", "all queries")
+
+
+def test_a_field_that_was_searched_is_not_tried(folder):
+    topics = write_fields("fields.jsonl")
+    search(index="vectors", topics=topics, output="title.trec", topics_field=["title"])
+    for options in ({}, {"topics": topics}):
+        result = analysed(run="title.trec", causes=("fields",), **options)
+        assert result.unsearched_fields == ("text,title",)
+
+
+def test_topics_without_another_field_say_so(folder):
+    result = analysed(causes=("fields",))
+    reasons = {cause.cause: cause.not_tried for cause in result.causes}
+    assert reasons["fields"] == "the topics have no field that was not searched"
+    assert result.unsearched_fields == ()
+
+
+def test_only_texts_that_all_topics_have_are_fields_to_search():
+    topics = [
+        Query("1", "crime", extra={"description": "Who commits it?", "page": 1, "note": "n"}),
+        Query("2", "law", extra={"description": "", "page": 2}),
+    ]
+    assert unsearched_fields(topics, ["title"]) == ["description"]
+    assert unsearched_fields(topics, ["desc"]) == ["text"]
+
+
+def test_the_command_names_the_field_that_was_not_searched(folder, capsys):
+    topics = write_fields("fields.jsonl")
+    search(index="bm25", topics=topics, output="text.trec")
+    command = ["analyze", "misses", "--run", "text.trec", "--qrels", "qrels.txt", "-k", "1"]
+    assert run_command_line([*command, "--set", "causes=hub"]) == 0
+    assert "--set topics-field=title,text" in capsys.readouterr().out
+
+
+def test_a_data_set_of_beir_that_is_unpacked_is_found(folder):
+    beir = folder / "datasets" / "toys"
+    beir.mkdir(parents=True)
+    (beir / "corpus.jsonl").write_text((folder / "corpus.jsonl").read_text())
+    write_fields(beir / "queries.jsonl")
+    search(index="bm25", topics="beir:toys", output="named.trec")
+    result = analysed(run="named.trec", causes=("fields",))
+    assert result.unsearched_fields == ("title,text",)
+
+
+def test_a_data_set_that_is_not_here_is_named_with_what_to_type(folder, caplog):
+    beir = folder / "datasets" / "toys"
+    beir.mkdir(parents=True)
+    write_fields(beir / "queries.jsonl")
+    search(index="bm25", topics="beir:toys", output="named.trec")
+    (beir / "queries.jsonl").unlink()
+    beir.rmdir()
+    result = analysed(run="named.trec", causes=("fields",))
+    assert "beir:toys, which is not here: give --topics" in caplog.text
+    reasons = {cause.cause: cause.not_tried for cause in result.causes}
+    assert reasons["fields"] == "no texts of queries (--topics)"
 
 
 def test_other_queries_are_rejected(folder):
