@@ -3,10 +3,10 @@
     python -m tests.benchmarks.miss_replays --data DIR --model minilm --collection squad
 
 DATA holds collections in BEIR layout: squad, scifact, or another with queries that are judged for
-single passages. For each cause, passages that stand among the first 10 hits
-are made to be missed by that cause and nothing else: taken out of the index, put behind filler,
-searched in an approximate index, crowded out, and so on. Those that are missed then are analysed,
-with the BM25 index of the planted collection ("given"), and as if there were none ("none").
+single passages. For each cause, passages that stand among the first 10 hits are made to be missed
+by that cause and nothing else: taken out of the index, put behind filler, searched in an
+approximate index, crowded out, and so on. Those that are missed then are analysed, with the BM25
+index of the planted collection ("given"), and as if there were none ("none").
 
     named    the planted cause is the one that is named
     cheaper  a cheaper change brings the passage in, too, and so does the planted one

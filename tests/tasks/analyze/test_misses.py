@@ -476,6 +476,15 @@ def test_a_field_that_was_searched_is_not_tried(folder):
         assert result.unsearched_fields == ("text,title",)
 
 
+def test_first_hits_have_no_cause_where_a_field_is_tried(folder):
+    search(index="vectors", topics=write_fields("fields.jsonl"), output="text.trec")
+    pairs = [(qid, ranked("text.trec", qid)[0]) for qid in ("q1", "q2", "q3")]
+    (folder / "pairs.txt").write_text("".join(f"{qid} {docid}\n" for qid, docid in pairs))
+    result = analysed(run="text.trec", pairs="pairs.txt")
+    assert [row.cause for row in result.passages] == ["found"] * 3
+    assert result.gains == ()
+
+
 def test_topics_without_another_field_say_so(folder):
     result = analysed(causes=("fields",))
     reasons = {cause.cause: cause.not_tried for cause in result.causes}
