@@ -204,6 +204,9 @@ def _print_misses(result: "MissesResult") -> None:
     for cause in result.causes:
         if cause.not_tried:
             typer.echo(f"not tried: {cause.cause}: {cause.not_tried}")
+    if result.unsearched_fields:
+        choices = " or ".join(result.unsearched_fields)
+        typer.echo(f"the topics have a field that was not searched: --set topics-field={choices}")
     if not result.gains:
         return
     gain_rows = []

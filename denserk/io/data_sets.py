@@ -70,10 +70,28 @@ def locate(source: str) -> Location:
 
 def _locate_beir(name: str) -> Location:
     """Return where a BEIR dataset is, by NAME or NAME/SPLIT."""
+    dataset, split = _split_beir_name(name)
+    return Location(beir_folder(dataset), split)
+
+
+def _split_beir_name(name: str) -> tuple[str, str | None]:
+    """Return a BEIR dataset and its split, if one is named.
+
+    >>> _split_beir_name("nq/test"), _split_beir_name("cqadupstack/english")
+    (('nq', 'test'), ('cqadupstack/english', None))
+    """
     dataset, _, split = name.rpartition("/")
     if dataset and split in ("train", "dev", "test"):
-        return Location(beir_folder(dataset), split)
-    return Location(beir_folder(name))
+        return dataset, split
+    return name, None
+
+
+def is_on_disk(source: str) -> bool:
+    """Return whether a source is a file, a folder, or a BEIR dataset that is unpacked here."""
+    if not source.startswith(BEIR):
+        return Path(source).exists()
+    dataset, _ = _split_beir_name(source.removeprefix(BEIR).strip("/"))
+    return _stays_inside(dataset) and _unpacked_beir(dataset) is not None
 
 
 def plain_or_packed(folder: Path, name: str) -> Path | None:
@@ -166,12 +184,11 @@ def beir_folder(name: str) -> Path:
     """Return the folder of a BEIR dataset: in $DENSERK_CACHE/beir, ./datasets, or downloaded."""
     if not _stays_inside(name):
         raise UsageError(f"{BEIR}{name} is no name of a dataset", f"for example {BEIR}scifact")
-    cached = cache_folder() / "beir" / name
-    unpacked = Path("datasets") / name
-    for folder in (cached, unpacked):
-        if folder.is_dir():
-            logger.info(f"{BEIR}{name}: {folder}")
-            return folder
+    folder = _unpacked_beir(name)
+    if folder is not None:
+        logger.info(f"{BEIR}{name}: {folder}")
+        return folder
+    cached, unpacked = _beir_folders(name)
     util = require("beir.util", f"{BEIR}{name}, which is not in {cached} and {unpacked},")
     archive = name.partition("/")[0]
     hint = f"unpack {archive}.zip so that {cached} holds corpus.jsonl"
@@ -179,6 +196,19 @@ def beir_folder(name: str) -> Path:
     if not cached.is_dir():
         raise DenserkError(f"{BEIR}{name}: the archive of {archive} holds no such dataset", hint)
     return cached
+
+
+def _beir_folders(name: str) -> tuple[Path, Path]:
+    """Return where a BEIR dataset is looked for: in the cache, and in ./datasets."""
+    return cache_folder() / "beir" / name, Path("datasets") / name
+
+
+def _unpacked_beir(name: str) -> Path | None:
+    """Return the folder of a BEIR dataset that is unpacked here; None if none is."""
+    for folder in _beir_folders(name):
+        if folder.is_dir():
+            return folder
+    return None
 
 
 def _stays_inside(name: str) -> bool:

@@ -21,6 +21,7 @@ TITLES = {
     "copies": "crowded out by copies",
     "unjudged": "below hits that are probably relevant, and not judged",
     "length": "relevant text beyond the length limit",
+    "fields": "a field of the topics that was not searched",
     "words": "words that only BM25 matches",
     "position": "position in the passage",
     "subwords": "words of the query split into many subword tokens",

@@ -2,10 +2,11 @@
 
     python -m tests.benchmarks.miss_replays --data DIR --model minilm --collection squad
 
-DATA holds collections in BEIR layout. For each cause, passages that stand among the first 10 hits
-are made to be missed by that cause and nothing else: taken out of the index, put behind filler,
-searched in an approximate index, crowded out, and so on. Those that are missed then are analysed,
-with the BM25 index of the planted collection ("given"), and as if there were none ("none").
+DATA holds collections in BEIR layout: squad, scifact, or another with queries that are judged for
+single passages. For each cause, passages that stand among the first 10 hits are made to be missed
+by that cause and nothing else: taken out of the index, put behind filler, searched in an
+approximate index, crowded out, and so on. Those that are missed then are analysed, with the BM25
+index of the planted collection ("given"), and as if there were none ("none").
 
     named    the planted cause is the one that is named
     cheaper  a cheaper change brings the passage in, too, and so does the planted one
@@ -35,13 +36,14 @@ from denserk.config.formats import CorpusFormat, TopicsFormat
 from denserk.data.sentences import split_sentences
 from denserk.data.tokenization import load_tokenizer
 from denserk.io.corpus import read_passages, write_passages
-from denserk.io.misses import FOUND, MODEL, TITLES, MissedPassage
+from denserk.io.misses import FOUND, MODEL, MissedPassage
 from denserk.io.model_files import find_model
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries, write_queries
 from denserk.io.vectors import open_vectors
 from denserk.models.text_encoder import TextEncoder
-from denserk.records import Passage, Query
+from denserk.records import NO_FIELDS, Passage, Query
+from denserk.tasks.analyze.miss_causes import CAUSES
 from denserk.tasks.analyze.miss_inputs import read_hits
 from denserk.tasks.analyze.miss_queries import MANY_SUBWORDS
 from denserk.tasks.analyze.miss_search import rank_of
@@ -118,7 +120,8 @@ class Study:
         self.grades = grades
         queries = [query for query in read_queries(only(folder, "queries")) if query.qid in grades]
         self.random.shuffle(queries)
-        self.queries = queries[: 20 * cases]
+        # without the collection's further fields: those that a plant needs are its own
+        self.queries = [query._replace(extra=NO_FIELDS) for query in queries[: 20 * cases]]
         self.vectors = work / "base"
         self.run = work / "base.trec"
         self.prepare()
@@ -140,9 +143,9 @@ class Study:
         return str(path)
 
     def write_topics(self, name: str, queries: Sequence[Query]) -> str:
-        """Write queries and return their path."""
-        path = self.work / f"{name}-queries.tsv"
-        write_queries(path, queries, TopicsFormat.TSV)
+        """Write queries, with their further fields, and return their path."""
+        path = self.work / f"{name}-queries.jsonl"
+        write_queries(path, queries, TopicsFormat.BEIR)
         return str(path)
 
     def found_pairs(self, count: int) -> Pairs:
@@ -264,7 +267,7 @@ class Study:
 
 def causes_down_to(last: str) -> tuple[str, ...]:
     """Return the causes down to one: those behind it would not be named in its place."""
-    names = [cause for cause in TITLES if cause not in (MODEL, FOUND)]
+    names = [cause.name for cause in CAUSES]
     return tuple(names[: names.index(last) + 1])
 
 
@@ -382,6 +385,36 @@ def plant_length(study: Study) -> Planted:
     return Planted(pairs, study.changed(texts))
 
 
+def plant_fields(study: Study) -> Planted:
+    """Move the rarest words of the query into a field `title`, which is not searched.
+
+    Only cases are kept in which the passage is among the first hits of title and text together.
+    """
+    passages_with: Counter[str] = Counter()
+    for passage in study.passages:
+        passages_with.update(set(passage.text.lower().split()))
+    pairs = study.found_pairs(CANDIDATES * study.cases)
+    queries = []
+    for qid in pairs:
+        words = study.query(qid).text.rstrip("?.").split()
+        by_rarity = sorted(words, key=lambda word: passages_with[word.lower()])
+        moved = set(by_rarity[: len(words) // 2])
+        title = " ".join(word for word in words if word in moved)
+        text = " ".join(word for word in words if word not in moved)
+        queries.append(Query(qid, text, extra={"title": title}))
+    topics = study.write_topics("fields-both", queries)
+    run = study.work / "fields-both.trec"
+    fields = ["title", "text"]
+    search(index=study.vectors, topics=topics, topics_field=fields, output=run, overwrite=True)
+    kept: Pairs = {}
+    for qid, hits in read_hits(str(run)).items():
+        rank = rank_of(hits, pairs[qid])
+        if rank is not None and rank <= K:
+            kept[qid] = pairs[qid]
+    kept_queries = [query for query in queries if query.qid in kept]
+    return Planted(kept, study.passages, queries=kept_queries)
+
+
 def plant_words(study: Study) -> Planted:
     """Ask for a code that stands in the passage, and that the model has never read."""
     pairs = study.found_pairs(study.cases)
@@ -448,6 +481,7 @@ PLANTS: dict[str, Callable[[Study], Planted]] = {
     "copies": plant_copies,
     "unjudged": plant_unjudged,
     "length": plant_length,
+    "fields": plant_fields,
     "words": plant_words,
     "position": plant_position,
     "subwords": plant_subwords,
@@ -457,7 +491,7 @@ PLANTS: dict[str, Callable[[Study], Planted]] = {
 def controls(study: Study) -> Iterator[tuple[str, Counter[str]]]:
     """Yield the causes of first hits, which have none, and of passages drawn further down."""
     corpus = str(study.work / "base.jsonl")
-    topics = str(study.work / "base-queries.tsv")
+    topics = str(study.work / "base-queries.jsonl")
     bm25 = str(study.work / "control-bm25")
     index(type="bm25", corpus=corpus, output=bm25, overwrite=True)
     draws = {f"{CONTROLS} hits of ranks 1 to 10": (0, K), "drawn from ranks 11 to 100": (K, DEPTH)}

@@ -81,6 +81,15 @@ def test_a_name_of_beir_leads_nowhere_else(cache, name):
         data_sets.beir_folder(name)
 
 
+def test_what_needs_no_download_is_on_the_disk(cache):
+    Path("queries.tsv").touch()
+    Path("datasets/toy").mkdir(parents=True)
+    for source in ("queries.tsv", "datasets", "beir:toy", "beir:toy/test"):
+        assert data_sets.is_on_disk(source)
+    for source in ("corpus.tsv", "beir:other", "beir:..", "irds:toy", "-"):
+        assert not data_sets.is_on_disk(source)
+
+
 class BeirUtil:
     """beir.util without a network: archives with one file, by name."""
 

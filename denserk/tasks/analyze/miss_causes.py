@@ -1,493 +1,413 @@
-"""The causes for which a relevant passage is missed, each a change that is tried.
+"""The causes for which a passage is missed: their names, their order, and what is tried for each.
 
-A change takes missed passages and returns, for each, the rank that it has after the change; None
-where the change does not apply. `everywhere` applies it to all queries, where a change is one of
-the whole collection and not of a single passage.
+`CAUSES`, at the end, is the list of them all, the cheapest first. Each has a function that returns
+its changes for a run; a `NotTriedError` says why there are none.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
 
 from denserk.config.analysis import MissesSettings
+from denserk.config.encoding import ComputeSettings
+from denserk.config.formats import CorpusSettings
+from denserk.config.options import from_json
+from denserk.config.retrieval import (
+    Bm25Settings,
+    Engine,
+    FusionMethod,
+    FusionSettings,
+    IndexPaths,
+    IndexSettings,
+    IndexType,
+    SearchSettings,
+)
+from denserk.errors import UsageError
 from denserk.evaluation.near_copies import NearCopies
-from denserk.evaluation.results import Grades
+from denserk.index.opening import open_index
 from denserk.index.ranking import Hits
+from denserk.io.corpus import read_passages
+from denserk.io.manifest import Kind, read_manifest
+from denserk.io.outputs import scratch_folder
 from denserk.models.cross_encoder import PairScorer
 from denserk.records import Passage, Query
 from denserk.reporting import track
-from denserk.tasks.analyze.miss_search import (
-    DenseSearch,
-    HitsByQuery,
-    rank_of,
+from denserk.tasks.analyze.miss_hits import (
+    CopiesJudged,
+    ExactSearch,
+    IndexedAgain,
+    RebuiltBm25,
+    RerankerPositives,
+    WithoutCopies,
+    WithoutHubs,
 )
+from denserk.tasks.analyze.miss_inputs import (
+    COMPARED_QUERIES,
+    NO_QUERIES,
+    NotTriedError,
+    OpenIndexes,
+    RunOrigin,
+    bm25_hits,
+    is_bm25,
+    open_dense_search,
+    open_indexes,
+    read_hits,
+    reading_of,
+    recorded_indexes,
+    refuse_other_hits,
+    search_bm25,
+    with_all_dimensions,
+)
+from denserk.tasks.analyze.miss_passages import (
+    EncodedAgain,
+    FullDimensions,
+    LongerLimit,
+    LongPassages,
+    SentenceInFront,
+    Windows,
+)
+from denserk.tasks.analyze.miss_queries import FieldSearched, RespelledQuery, WeightOfWords
+from denserk.tasks.analyze.miss_search import DenseSearch, HitsByQuery, indexed_docids
+from denserk.tasks.analyze.miss_trials import Change, Evidence, Miss
+from denserk.tasks.build_index import build_index
 
-LEAST_QUERIES_OF_HUB = 5
-DEPTH_FACTOR = 10  # duplicates are looked for among the first 10 K hits
-# the first 5 K hits are scored by the reranker, and encoded again in all dimensions
-RERANKED_FACTOR = 5
-NOWHERE = "not in the index, and not in the corpus"
-
-
-class Miss(NamedTuple):
-    """A relevant passage that a run missed."""
-
-    qid: str
-    docid: str
-    grade: int
-    rank: int | None  # in the run; None if the run does not have it for the query
-
-
-class Trial(NamedTuple):
-    """A change that was tried for a missed passage, and the rank that it gave it."""
-
-    change: str
-    rank: int | None  # None: not within the hits that were looked at
-
-
-class Fix(NamedTuple):
-    """What a change does to all queries: other hits, or other judgments."""
-
-    hits: HitsByQuery
-    grades: Grades | None = None
+PASSAGES_AT_ONCE = 1024  # that are tokenised together
+NO_TEXTS = "no texts of passages (--corpus)"
+BM25_RUN = "the run is one of BM25"
 
 
 @dataclass
-class Evidence:
-    """What is known of a run and of its collection.
-
-    `texts` are those of the analysed and judged passages and of the first hits, as far as the
-    corpus has them; none without a corpus. `queries` are all that are analysed; none without
-    topics.
-    """
+class MissedRun:
+    """A run, the passages that it missed, and what their changes are made with."""
 
     settings: MissesSettings
-    hits: HitsByQuery  # of the analysed queries, the best first
-    grades: Grades
-    queries: Mapping[str, Query]
-    texts: Mapping[str, Passage]
-    hubs: Collection[str] = ()
+    origin: RunOrigin
+    evidence: Evidence
+    misses: Sequence[Miss]
+    corpus: CorpusSettings
+    compute: ComputeSettings
+    indexes: OpenIndexes
+    search: DenseSearch | None  # None: it cannot be repeated
+    no_search: str  # why not
 
     @property
-    def k(self) -> int:
-        """The number of first hits."""
-        return self.settings.k
+    def dense(self) -> DenseSearch:
+        """The search by vectors; a NotTriedError says why it cannot be repeated."""
+        if self.search is None:
+            raise NotTriedError(self.no_search)
+        return self.search
 
-    def is_relevant(self, qid: str, docid: str) -> bool:
-        """Return whether a passage is judged relevant for a query."""
-        return self.grades[qid].get(docid, 0) >= self.settings.relevance_level
+    @property
+    def depth(self) -> int:
+        """The number of hits of the longest list."""
+        return max(map(len, self.evidence.hits.values()))
 
-    def relevant(self, qid: str) -> list[str]:
-        """Return the relevant passages of a query."""
-        return [docid for docid in self.grades[qid] if self.is_relevant(qid, docid)]
-
-    def above(self, miss: Miss) -> Hits:
-        """Return the hits above a missed passage; none if it is not in the run.
-
-        Then, to leave out hits does not show which rank the passage would get.
-        """
-        if miss.rank is None:
-            return []
-        return self.hits[miss.qid][: miss.rank - 1]
+    @cached_property
+    def copies(self) -> NearCopies:
+        """Tells which passages are copies of each other."""
+        return NearCopies(self.evidence.texts, self.settings.copy_overlap)
 
 
-class Change(Protocol):
-    """A change of the collection, the search, a passage or a query."""
-
-    cause: str  # a key of `denserk.io.misses.TITLES`
-    name: str  # of the change, in the table of gains
-
-    def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
-        """Return the trial of each missed passage; None where the change does not apply."""
-
-    def everywhere(self) -> Fix | None:
-        """Return what the change does to all queries; None where it is of single passages."""
-
-
-# Changes of the index
-
-
-class IndexedAgain:
-    """The whole corpus is indexed, for passages that an index of vectors lacks."""
-
-    cause = "absent"
-    name = "index the whole corpus"
-
-    def __init__(
-        self, evidence: Evidence, dense: DenseSearch | None, present_docids: Collection[str]
-    ) -> None:
-        self._evidence = evidence
-        self._dense = dense
-        self._present_docids = present_docids
-
-    def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
-        """Encode the absent passages and rank them among the hits."""
-        absent = [miss for miss in misses if self._is_absent(miss)]
-        scores = {}
-        if self._dense is not None:
-            scores = scores_of_texts(self._dense, "encoding absent passages", absent, self._text)
-        return [self._trial(miss, scores) for miss in misses]
-
-    def everywhere(self) -> Fix | None:
-        """Which other passages the index lacks is not known."""
-        return None
-
-    def _is_absent(self, miss: Miss) -> bool:
-        """Return whether the index lacks a passage."""
-        return miss.rank is None and miss.docid not in self._present_docids
-
-    def _text(self, miss: Miss) -> list[Passage]:
-        """Return the passage of the corpus, if it is there."""
-        passage = self._evidence.texts.get(miss.docid)
-        return [] if passage is None else [passage]
-
-    def _trial(self, miss: Miss, scores: Mapping[Miss, NDArray[np.float32]]) -> Trial | None:
-        """Return the trial of a passage; None if the index has it."""
-        if not self._is_absent(miss):
-            return None
-        if miss.docid not in self._evidence.texts:
-            return Trial(NOWHERE, None)
-        if self._dense is None or not len(scores[miss]):
-            return Trial("index it", None)
-        rank = self._dense.rank_with(miss.qid, miss.docid, float(scores[miss][0]))
-        return Trial("index it", rank)
+def open_missed_run(
+    settings: MissesSettings,
+    origin: RunOrigin,
+    evidence: Evidence,
+    misses: Sequence[Miss],
+    corpus: CorpusSettings,
+    compute: ComputeSettings,
+) -> MissedRun:
+    """Open the indexes of a run, and its search by vectors if that can be repeated."""
+    depth = max(map(len, evidence.hits.values()))
+    indexes = open_indexes(origin, compute, depth)
+    search = None
+    no_search = ""
+    if indexes.bm25 is not None:
+        no_search = BM25_RUN
+    else:
+        try:
+            search = open_dense_search(
+                origin, indexes.vectors, settings, compute, evidence.hits, evidence.queries
+            )
+        except NotTriedError as error:
+            no_search = str(error)
+    return MissedRun(
+        settings, origin, evidence, misses, corpus, compute, indexes, search, no_search
+    )
 
 
-class RebuiltBm25:
-    """The whole corpus is indexed, for passages that a BM25 index lacks.
+class Cause(NamedTuple):
+    """A cause, and what is tried for it."""
 
-    `search_rebuilt` builds the index and returns the hits of all queries.
-    """
-
-    cause = "absent"
-    name = "index the whole corpus"
-
-    def __init__(
-        self,
-        evidence: Evidence,
-        present_docids: Collection[str],
-        search_rebuilt: Callable[[], HitsByQuery],
-    ) -> None:
-        self._evidence = evidence
-        self._present_docids = present_docids
-        self._search_rebuilt = search_rebuilt
-        self._rebuilt_hits: HitsByQuery | None = None  # None: the index is not built yet
-
-    def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
-        """Build the index again if it lacks one of the passages that the corpus has."""
-        return [self._trial(miss) for miss in misses]
-
-    def _trial(self, miss: Miss) -> Trial | None:
-        """Return the trial of a passage; None if the index has it."""
-        if miss.rank is not None or miss.docid in self._present_docids:
-            return None
-        if miss.docid not in self._evidence.texts:
-            return Trial(NOWHERE, None)
-        if self._rebuilt_hits is None:
-            self._rebuilt_hits = self._search_rebuilt()
-        hits = self._rebuilt_hits.get(miss.qid, [])
-        return Trial("index it", rank_of(hits, miss.docid))
-
-    def everywhere(self) -> Fix | None:
-        """Return the hits of the new index."""
-        return None if self._rebuilt_hits is None else Fix(self._rebuilt_hits)
+    name: str  # a key of `denserk.io.misses.TITLES`
+    changes: Callable[[MissedRun], list[Change]]
+    needs_vectors: bool = False  # a search by vectors that can be repeated
+    needs_texts: bool = False  # texts of passages
 
 
-class ExactSearch:
-    """All vectors are compared, as they were before the index was built."""
+class TriedChanges(NamedTuple):
+    """The changes that can be tried, in the order of their causes."""
 
-    cause = "approximate"
-    name = "search exactly"
-
-    def __init__(self, exact_hits: HitsByQuery) -> None:
-        self._exact_hits = exact_hits
-
-    def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
-        """Look the passages up in the hits of the exact search."""
-        trials: list[Trial | None] = []
-        for miss in misses:
-            rank = rank_of(self._exact_hits.get(miss.qid, []), miss.docid)
-            trials.append(Trial("search exactly", rank))
-        return trials
-
-    def everywhere(self) -> Fix | None:
-        """Return the hits of the exact search."""
-        return Fix(self._exact_hits)
+    changes: list[Change]
+    not_tried: dict[str, str]  # why, by cause
 
 
-def scores_of_texts(
-    dense: DenseSearch,
-    task: str,
-    misses: Iterable[Miss],
-    texts_of: Callable[[Miss], Sequence[Passage]],
-) -> dict[Miss, NDArray[np.float32]]:
-    """Return the scores, for the query of each miss, of the texts that `texts_of` returns for it.
-
-    A miss may have several texts, or none. Equal texts are encoded once.
-    """
-    misses = list(misses)
-    row_of_text: dict[tuple[str, str], int] = {}
-    passages: list[Passage] = []
-    rows_of_miss = {}
-    for miss in misses:
-        rows = []
-        for passage in texts_of(miss):
-            key = (passage.title, passage.text)
-            if key not in row_of_text:
-                row_of_text[key] = len(passages)
-                passages.append(passage)
-            rows.append(row_of_text[key])
-        rows_of_miss[miss] = rows
-    vectors = dense.encode(task, passages)
-    return {miss: dense.scores(miss.qid, vectors[rows]) for miss, rows in rows_of_miss.items()}
+def find_changes(run: MissedRun) -> TriedChanges:
+    """Return the changes of all causes, and why some causes have none."""
+    changes: list[Change] = []
+    not_tried = {}
+    for cause in CAUSES:
+        try:
+            changes += _changes_of(cause, run)
+        except NotTriedError as error:
+            not_tried[cause.name] = str(error)
+    return TriedChanges(changes, not_tried)
 
 
-# Changes of the hits
+def _changes_of(cause: Cause, run: MissedRun) -> list[Change]:
+    """Return the changes of a cause; a NotTriedError says why there are none."""
+    if cause.needs_vectors and run.search is None:
+        raise NotTriedError(run.no_search)
+    if cause.needs_texts and not run.evidence.texts:
+        raise NotTriedError(NO_TEXTS)
+    if run.settings.causes and cause.name not in run.settings.causes:
+        raise NotTriedError("not among --set causes")
+    return cause.changes(run)
 
 
-class WithoutHubs:
-    """Passages that stand among the first hits of very many queries are left out."""
-
-    cause = "hub"
-    name = "leave hubs out"
-
-    def __init__(self, evidence: Evidence) -> None:
-        self._evidence = evidence
-
-    def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
-        """Count the hubs above the passages that are not relevant for their queries."""
-        trials: list[Trial | None] = []
-        for miss in misses:
-            count = sum(self._is_hub(miss.qid, docid) for docid, _ in self._evidence.above(miss))
-            if count and miss.rank is not None:
-                trials.append(Trial(f"leave out {_counted(count, 'hub')}", miss.rank - count))
-            else:
-                trials.append(None)
-        return trials
-
-    def _is_hub(self, qid: str, docid: str) -> bool:
-        """Return whether a hit is a hub that is not relevant for its query."""
-        return docid in self._evidence.hubs and not self._evidence.is_relevant(qid, docid)
-
-    def everywhere(self) -> Fix | None:
-        """Return all hits without hubs, relevant ones, too."""
-        hits_by_query = {}
-        for qid, hits in self._evidence.hits.items():
-            hits_by_query[qid] = [hit for hit in hits if hit[0] not in self._evidence.hubs]
-        return Fix(hits_by_query)
+# absent
 
 
-def find_hubs(first_hits: Iterable[Sequence[str]], percent: float) -> set[str]:
-    """Return the passages among the first hits of more than a percentage of the queries.
-
-    They are among those of 5 queries at least.
-
-    >>> sorted(find_hubs([["d1", "d2"]] * 5 + [["d1"]] * 10, 40))
-    ['d1']
-    """
-    counts: dict[str, int] = {}
-    query_count = 0
-    for docids in first_hits:
-        query_count += 1
-        for docid in docids:
-            counts[docid] = counts.get(docid, 0) + 1
-    limit = percent / 100 * query_count
-    return {
-        docid for docid, count in counts.items() if count > limit and count >= LEAST_QUERIES_OF_HUB
-    }
+def index_again(run: MissedRun) -> list[Change]:
+    """Index what the index lacks."""
+    if not run.indexes.all:
+        raise NotTriedError("no index (--index)")
+    if any(opened.bm25 is Engine.LUCENE for opened in run.indexes.all):
+        raise NotTriedError("the ids of an index of Lucene are not listed")
+    docids = {miss.docid for miss in run.misses if miss.rank is None}
+    present_docids: set[str] = set()
+    for opened in run.indexes.all:
+        present_docids |= indexed_docids(opened, docids)
+    if run.indexes.bm25 is not None and run.evidence.texts and run.evidence.queries:
+        return [RebuiltBm25(run.evidence, present_docids, lambda: _search_rebuilt(run))]
+    return [IndexedAgain(run.evidence, run.search, present_docids)]
 
 
-class WithoutCopies:
-    """Of passages that are copies of each other, the first alone stays.
+def _search_rebuilt(run: MissedRun) -> HitsByQuery:
+    """Build a BM25 index of the whole corpus, as the run's was built, and search it."""
+    manifest = read_manifest(run.origin.indexes[0], Kind.INDEX)
+    bm25 = from_json(Bm25Settings, manifest.settings.get("bm25", {}))
+    reading = reading_of(run.origin, run.settings.run, run.corpus)
+    with scratch_folder("rebuilt") as folder:
+        output = str(folder / "bm25")
+        paths = IndexPaths(corpus=run.origin.corpus, output=output)
+        build_index(paths, IndexSettings(type=IndexType.BM25), bm25, reading)
+        opened = open_index([output], SearchSettings(), run.compute)
+        return search_bm25(opened, run.evidence.queries, run.depth)
 
-    Copies of a relevant passage that nobody judged are left to `CopiesJudged`.
-    """
 
-    cause = "copies"
-    name = "collapse copies"
+# approximate
 
-    def __init__(self, evidence: Evidence, copies: NearCopies) -> None:
-        self._evidence = evidence
-        self._copies = copies
 
-    def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
-        """Collapse the hits above the passages."""
-        with track("comparing hits", len(misses), "passages") as progress:
-            trials = []
-            for miss in misses:
-                trials.append(self._trial(miss))
-                progress.advance()
-        return trials
+def search_exactly(run: MissedRun) -> list[Change]:
+    """Undo what an approximate index and cut vectors lose."""
+    changes: list[Change] = []
+    if run.dense.exact_hits is not None:
+        changes.append(ExactSearch(run.evidence, run.dense.exact_hits))
+    is_cut = run.dense.passage_encoder.representation.truncate_dim is not None
+    if is_cut and run.evidence.texts:
+        whole = with_all_dimensions(run.dense, run.compute)
+        changes.append(FullDimensions(run.evidence, whole))
+    if changes:
+        return changes
+    if not run.dense.opened.index.is_exhaustive:
+        raise NotTriedError("the vectors of the index are not there")
+    if is_cut:
+        raise NotTriedError("vectors are cut, and " + NO_TEXTS)
+    raise NotTriedError("the search is exact, in all dimensions")
 
-    def _trial(self, miss: Miss) -> Trial | None:
-        """Return the trial of a passage; None if no hit above it is a copy."""
-        relevant = self._evidence.relevant(miss.qid)
-        different: list[str] = []  # hits of which none is a copy of another
-        collapsed = 0
-        for docid, _ in self._evidence.above(miss):
-            if len(different) >= self._evidence.k:
+
+# outdated, hub, copies, unjudged
+
+
+def encode_again(run: MissedRun) -> list[Change]:
+    """Encode the passages as the corpus has them now."""
+    return [EncodedAgain(run.evidence, run.dense)]
+
+
+def leave_hubs_out(run: MissedRun) -> list[Change]:
+    """Leave out passages that very many queries have among their first hits."""
+    return [WithoutHubs(run.evidence)]
+
+
+def collapse_copies(run: MissedRun) -> list[Change]:
+    """Collapse hits that are copies of each other."""
+    return [WithoutCopies(run.evidence, run.copies)]
+
+
+def judge_hits(run: MissedRun) -> list[Change]:
+    """Take hits for relevant that probably are: copies, and those that a reranker prefers."""
+    changes: list[Change] = [CopiesJudged(run.evidence, run.copies)]
+    if run.settings.reranker is not None:
+        if not run.evidence.queries:
+            raise UsageError("--reranker needs the texts of queries", "give --topics")
+        scorer = PairScorer(run.settings.reranker, compute=run.compute)
+        changes.append(RerankerPositives(run.evidence, scorer))
+    return changes
+
+
+# length
+
+
+def read_whole_passages(run: MissedRun) -> list[Change]:
+    """Encode what lies beyond the length limit."""
+    passages = LongPassages(run.dense)
+    texts = run.evidence.texts
+    lengths = [passages.length(texts[miss.docid]) for miss in run.misses if miss.docid in texts]
+    longest = max(lengths, default=0)
+    if longest <= passages.limit:
+        raise NotTriedError(f"no missed passage is longer than {passages.limit} tokens")
+    all_long = _all_long_passages(run, passages)
+    most_positions = run.dense.passage_encoder.max_length
+    new_limit = longest if most_positions is None else min(longest, most_positions)
+    changes: list[Change] = []
+    if new_limit > passages.limit:
+        changes.append(LongerLimit(run.evidence, passages, new_limit, all_long))
+    changes.append(Windows(run.evidence, passages, all_long))
+    return changes
+
+
+def _all_long_passages(run: MissedRun, passages: LongPassages) -> list[Passage] | None:
+    """Return the passages of the corpus that are cut; None if they are too many."""
+    assert run.origin.corpus is not None
+    reading = reading_of(run.origin, run.settings.run, run.corpus)
+    corpus = iter(read_passages(run.origin.corpus, reading))
+    long_passages: list[Passage] = []
+    with track("looking for long passages", None, "passages") as progress:
+        while block := list(islice(corpus, PASSAGES_AT_ONCE)):
+            long_passages += passages.long_ones(block)
+            progress.advance(len(block))
+            if len(long_passages) > run.settings.most_encoded:
                 return None
-            if is_unjudged_copy(self._evidence, self._copies, miss.qid, docid, relevant):
-                different.append(docid)
-            elif self._copies.are_copies(docid, miss.docid):
-                change = f"collapse it with its copy {docid}"
-                return Trial(change, len(different) + 1)
-            elif any(self._copies.are_copies(docid, other) for other in different):
-                collapsed += 1
-            else:
-                different.append(docid)
-        if not collapsed:
-            return None
-        return Trial(f"collapse {_counted(collapsed, 'copy', 'copies')}", len(different) + 1)
-
-    def everywhere(self) -> Fix | None:
-        """Return the first hits of all queries without copies."""
-        depth = DEPTH_FACTOR * self._evidence.k
-        hits_by_query = {}
-        with track("collapsing copies", len(self._evidence.hits), "queries") as progress:
-            for qid, hits in self._evidence.hits.items():
-                different: Hits = []
-                for docid, score in hits[:depth]:
-                    is_copy = any(self._copies.are_copies(docid, other) for other, _ in different)
-                    if not is_copy:
-                        different.append((docid, score))
-                    if len(different) == self._evidence.k:
-                        break
-                hits_by_query[qid] = different
-                progress.advance()
-        return Fix(hits_by_query)
+    return long_passages
 
 
-def is_unjudged_copy(
-    evidence: Evidence, copies: NearCopies, qid: str, docid: str, relevant: Iterable[str]
-) -> bool:
-    """Return whether a hit is a copy of a relevant passage, and has no judgment itself."""
-    if docid in evidence.grades[qid]:
-        return False
-    return any(copies.are_copies(docid, other) for other in relevant)
+# fields
 
 
-class CopiesJudged:
-    """Copies of a relevant passage that nobody judged count as relevant."""
-
-    cause = "unjudged"
-    name = "judge copies of relevant passages"
-
-    def __init__(self, evidence: Evidence, copies: NearCopies) -> None:
-        self._evidence = evidence
-        self._copies = copies
-
-    def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
-        """Leave out unjudged copies of relevant passages above the missed ones."""
-        return [self._trial(miss) for miss in misses]
-
-    def _trial(self, miss: Miss) -> Trial | None:
-        """Return the trial of a passage; None if no hit above it is such a copy."""
-        relevant = self._evidence.relevant(miss.qid)
-        depth = DEPTH_FACTOR * self._evidence.k
-        above = self._evidence.above(miss)
-        copies: list[str] = []
-        for rank, (docid, _) in enumerate(above[:depth], start=1):
-            if not is_unjudged_copy(self._evidence, self._copies, miss.qid, docid, relevant):
-                continue
-            if self._copies.are_copies(docid, miss.docid):
-                return Trial(f"judge its copy {docid}", rank - len(copies))
-            copies.append(docid)
-        if not copies or miss.rank is None:
-            return None
-        change = f"judge {_counted(len(copies), 'copy', 'copies')} of relevant passages"
-        return Trial(change, miss.rank - len(copies))
-
-    def everywhere(self) -> Fix | None:
-        """Return the judgments with those copies, which have the grades of their originals."""
-        depth = DEPTH_FACTOR * self._evidence.k
-        completed = {}
-        for qid, grades in self._evidence.grades.items():
-            relevant = self._evidence.relevant(qid)
-            new_grades = dict(grades)
-            for docid, _ in self._evidence.hits.get(qid, [])[:depth]:
-                originals = [other for other in relevant if self._copies.are_copies(docid, other)]
-                if docid not in grades and originals:
-                    new_grades[docid] = max(grades[original] for original in originals)
-            completed[qid] = new_grades
-        return Fix(self._evidence.hits, completed)
+def search_more_fields(run: MissedRun) -> list[Change]:
+    """Search with each field of the topics that was not searched, one at a time."""
+    if not run.evidence.queries:
+        raise NotTriedError(NO_QUERIES)
+    if not run.evidence.queries_with_field:
+        raise NotTriedError("the topics have no field that was not searched")
+    search = _bm25_search(run) if run.indexes.bm25 is not None else run.dense.search
+    changes: list[Change] = []
+    for fields, queries in run.evidence.queries_with_field.items():
+        hits = search(list(queries.values()))
+        changes.append(FieldSearched(run.evidence, fields, hits))
+    return changes
 
 
-class RerankerPositives:
-    """Unjudged hits that a reranker scores as high as the relevant passage count as relevant."""
+def _bm25_search(run: MissedRun) -> Callable[[Sequence[Query]], HitsByQuery]:
+    """Return the search of a BM25 run; a NotTriedError says why it cannot be repeated."""
+    opened = run.indexes.bm25
+    assert opened is not None
 
-    cause = "unjudged"
-    name = "judge hits that the reranker prefers"
+    def search(queries: Sequence[Query]) -> HitsByQuery:
+        """Return the hits of queries in the run's index."""
+        return search_bm25(opened, {query.qid: query for query in queries}, run.depth)
 
-    def __init__(self, evidence: Evidence, scorer: PairScorer) -> None:
-        self._evidence = evidence
-        self._scorer = scorer
-
-    def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
-        """Score the passages, and the unjudged ones among the first hits above them."""
-        queries: list[Query] = []
-        passages: list[Passage] = []
-        row_of_pair: dict[tuple[str, str], int] = {}
-        for miss in misses:
-            for docid in self._compared(miss):
-                if (miss.qid, docid) not in row_of_pair:
-                    row_of_pair[miss.qid, docid] = len(queries)
-                    queries.append(self._evidence.queries[miss.qid])
-                    passages.append(self._evidence.texts[docid])
-        if not queries:
-            return [None] * len(misses)
-        with track("scoring with the reranker", len(queries), "pairs") as progress:
-            scores = self._scorer.score(queries, passages)
-            progress.advance(len(queries))
-        trials = []
-        for miss in misses:
-            pair_scores = {
-                docid: float(scores[row_of_pair[miss.qid, docid]]) for docid in self._compared(miss)
-            }
-            trials.append(_trial_of_reranker(miss, pair_scores))
-        return trials
-
-    def _compared(self, miss: Miss) -> list[str]:
-        """Return a passage and the unjudged first hits above it; none where texts are lacking."""
-        texts = self._evidence.texts
-        if miss.docid not in texts or miss.rank is None:
-            return []
-        if miss.qid not in self._evidence.queries:
-            return []
-        depth = RERANKED_FACTOR * self._evidence.k
-        judged = self._evidence.grades[miss.qid]
-        docids = [miss.docid]
-        for docid, _ in self._evidence.above(miss)[:depth]:
-            if docid in texts and docid not in judged:
-                docids.append(docid)
-        return docids
-
-    def everywhere(self) -> Fix | None:
-        """The reranker compares hits with a relevant passage, which searches do not know."""
-        return None
+    queries = list(run.evidence.queries.values())[:COMPARED_QUERIES]
+    refuse_other_hits(opened.name, search(queries), run.evidence.hits, run.settings.k)
+    return search
 
 
-def _trial_of_reranker(miss: Miss, scores: Mapping[str, float]) -> Trial | None:
-    """Return the trial of a passage from the scores, by id, of it and of unjudged hits above it."""
-    if miss.docid not in scores or miss.rank is None:
-        return None
-    preferred = [docid for docid, score in scores.items() if score >= scores[miss.docid]]
-    count = len(preferred) - 1  # without the passage
-    if not count:
-        return None
-    change = f"judge {_counted(count, 'hit')} that the reranker prefers"
-    return Trial(change, miss.rank - count)
+# words
 
 
-def _counted(count: int, noun: str, plural: str | None = None) -> str:
-    """Return a number with its noun.
+class FusedParts(NamedTuple):
+    """Two runs that are fused, that of BM25 second, and the weight that it has now."""
 
-    >>> _counted(1, "hub"), _counted(2, "copy", "copies")
-    ('1 hub', '2 copies')
-    """
-    if count == 1:
-        return f"1 {noun}"
-    return f"{count} {plural or noun + 's'}"
+    runs_by_query: Mapping[str, tuple[Hits, Hits]]
+    fusion: FusionSettings
+    current_weight: float
+
+
+def weigh_bm25(run: MissedRun) -> list[Change]:
+    """Change the weight that BM25 has in the score."""
+    made_from = {} if run.origin.manifest is None else run.origin.manifest.made_from
+    if "runs" in made_from:
+        parts = _recorded_parts(run, [source.get("name") or "" for source in made_from["runs"]])
+    else:
+        parts = _parts_with_bm25(run)
+    change = WeightOfWords(run.evidence, parts.runs_by_query, parts.fusion, parts.current_weight)
+    return [change]
+
+
+def _parts_with_bm25(run: MissedRun) -> FusedParts:
+    """Return the run, and that of --bm25, which is fused with it."""
+    bm25 = run.settings.bm25
+    is_bm25_run = any(is_bm25(name) for name in run.origin.indexes)
+    if is_bm25_run and run.origin.is_searched:
+        raise NotTriedError(BM25_RUN)
+    if bm25 is None:
+        raise NotTriedError(BM25_RUN if is_bm25_run else "no BM25 (--bm25)")
+    if Path(bm25).is_dir() and not run.evidence.queries:
+        raise NotTriedError(NO_QUERIES)
+    hits = bm25_hits(bm25, run.evidence.queries, run.compute, run.depth)
+    runs_by_query = {}
+    for qid, run_hits in run.evidence.hits.items():
+        runs_by_query[qid] = (list(run_hits), hits.get(qid, []))
+    return FusedParts(runs_by_query, FusionSettings(method=FusionMethod.LINEAR), 0.0)
+
+
+def _recorded_parts(run: MissedRun, sources: Sequence[str]) -> FusedParts:
+    """Return the two runs that the run was fused from, that of BM25 second."""
+    assert run.origin.manifest is not None
+    fusion = from_json(FusionSettings, run.origin.manifest.settings["fusion"])
+    weights = fusion.weights_of(len(sources))
+    are_of_bm25 = []
+    for source in sources:
+        are_of_bm25.append(any(is_bm25(index) for index in recorded_indexes(source)))
+    if len(sources) != 2 or sum(are_of_bm25) != 1:
+        raise NotTriedError("the run is not fused from BM25 and one other run")
+    if not all(Path(source).is_file() for source in sources):
+        raise NotTriedError("the runs that it was fused from are not there")
+    bm25_number = are_of_bm25.index(True)
+    bm25_run = read_hits(sources[bm25_number])
+    other_run = read_hits(sources[1 - bm25_number])
+    runs_by_query = {}
+    for qid in run.evidence.hits:
+        runs_by_query[qid] = (other_run.get(qid, []), bm25_run.get(qid, []))
+    return FusedParts(runs_by_query, fusion, weights[bm25_number] / sum(weights))
+
+
+# position, subwords
+
+
+def move_sentences(run: MissedRun) -> list[Change]:
+    """Move a sentence of a passage to its front."""
+    return [SentenceInFront(run.evidence, run.dense)]
+
+
+def spell_otherwise(run: MissedRun) -> list[Change]:
+    """Spell broken words of a query otherwise."""
+    return [RespelledQuery(run.evidence, run.dense)]
+
+
+CAUSES = (
+    Cause("absent", index_again),
+    Cause("approximate", search_exactly, needs_vectors=True),
+    Cause("outdated", encode_again, needs_vectors=True, needs_texts=True),
+    Cause("hub", leave_hubs_out),
+    Cause("copies", collapse_copies, needs_texts=True),
+    Cause("unjudged", judge_hits, needs_texts=True),
+    Cause("length", read_whole_passages, needs_vectors=True, needs_texts=True),
+    Cause("fields", search_more_fields),
+    Cause("words", weigh_bm25),
+    Cause("position", move_sentences, needs_vectors=True, needs_texts=True),
+    Cause("subwords", spell_otherwise, needs_vectors=True),
+)

@@ -12,10 +12,9 @@ from denserk.evaluation.measures import Measure
 from denserk.evaluation.results import Grades
 from denserk.evaluation.significance import describe, p_value
 from denserk.index.ranking import Hits
-from denserk.tasks.analyze import miss_queries
-from denserk.tasks.analyze.miss_causes import Change, Evidence, Fix, Miss, Trial
-from denserk.tasks.analyze.miss_changes import Changes
+from denserk.tasks.analyze.miss_queries import WeightOfWords
 from denserk.tasks.analyze.miss_search import HitsByQuery
+from denserk.tasks.analyze.miss_trials import Change, Evidence, Fix, Miss, Trial
 
 FOLDS = 5  # in which the weight of BM25 is chosen
 ALL_QUERIES = "all queries"
@@ -58,7 +57,7 @@ class Evaluation:
         evaluator = Evaluator([self._measure], grades)
         return evaluator.evaluate("run", run, ties={}).per_query[str(self._measure)]
 
-    def gains(self, tried: Changes, misses: Sequence[Miss], trials: Trials) -> Iterator[Gain]:
+    def gains(self, misses: Sequence[Miss], trials: Trials) -> Iterator[Gain]:
         """Yield the gain of each change that brings a passage in."""
         k = self._evidence.k
         for change, trials_of_change in trials.items():
@@ -68,8 +67,8 @@ class Evaluation:
                     ranks[miss] = trial.rank
             if not ranks:
                 continue
-            if change is tried.words:
-                yield self._gain_of_words(tried.words)
+            if isinstance(change, WeightOfWords):
+                yield self._gain_of_words(change)
                 continue
             fix = change.everywhere()
             if fix is None:
@@ -105,7 +104,7 @@ class Evaluation:
             hits_by_query[miss.qid] = others
         return hits_by_query
 
-    def _gain_of_words(self, words: miss_queries.WeightOfWords) -> Gain:
+    def _gain_of_words(self, words: WeightOfWords) -> Gain:
         """Return the gain of the weight of BM25, which is chosen by cross-validation."""
         weights = sorted(words.weights)
         qids = sorted(self.base)

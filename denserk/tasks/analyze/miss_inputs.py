@@ -1,7 +1,7 @@
 """What `denserk analyze misses` reads: what is not given is what the run's manifest records."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from denserk.index.opening import OpenedIndex, open_index
 from denserk.index.query_encoder import as_index, in_precision_of_index, load_query_encoder
 from denserk.index.ranking import Hits
 from denserk.io.corpus import as_searched, find_records, read_passages
+from denserk.io.data_sets import is_on_disk
 from denserk.io.manifest import (
     Kind,
     Manifest,
@@ -33,15 +34,17 @@ from denserk.io.manifest import (
 from denserk.io.runs import read_run_scores
 from denserk.io.short_texts import first_names
 from denserk.io.topics import read_queries
+from denserk.io.trec_topics import FULL_NAMES, query_of_fields
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Passage, Query, best_first
 from denserk.tasks.analyze.miss_search import DenseSearch, HitsByQuery
-from denserk.tasks.reproduce_steps import overrides_of
+from denserk.tasks.reproduce_steps import fields_of_topics, overrides_of
 
 logger = logging.getLogger(__name__)
 
 LEAST_AGREEMENT = 0.8  # of the run's first hits, which a search of the index must return
 COMPARED_QUERIES = 50
+NO_QUERIES = "no texts of queries (--topics)"
 
 
 @dataclass(frozen=True)
@@ -67,22 +70,44 @@ def origin_of(settings: MissesSettings) -> RunOrigin:
                 "search without --max-passage, with judgments of passages",
             )
     made_from: Mapping[str, Any] = {} if manifest is None else manifest.made_from
-    topics_name = settings.topics
-    topics_fields = None
-    recorded_topics = _recorded_topics(made_from)
-    recorded_name = recorded_topics.get("name")
-    if topics_name is None and recorded_name and Path(recorded_name).exists():
-        topics_name = recorded_name
-        topics_fields = tuple(recorded_topics.get("fields", ())) or None
     indexes = tuple(expanded(settings.index, "--index")) if settings.index else ()
+    recorded_topics = _recorded_topics(made_from)
+    topics = settings.topics
+    if topics is None:
+        recorded_name = recorded_topics.get("name")
+        topics = _first_on_disk([recorded_name] if recorded_name else [], "--topics")
+    topics_fields = None
+    if topics is not None and _is_same_source(topics, recorded_topics.get("name") or ""):
+        topics_fields = fields_of_topics(recorded_topics)
+    corpus = settings.corpus
+    if corpus is None:
+        corpus = _first_on_disk(_recorded_corpora(settings.run, indexes), "--corpus")
     return RunOrigin(
         manifest,
         indexes or recorded_indexes(settings.run),
         is_searched=not runs_of(made_from),
-        topics=topics_name,
+        topics=topics,
         topics_fields=topics_fields,
-        corpus=settings.corpus or _recorded_corpus(settings.run, indexes),
+        corpus=corpus,
     )
+
+
+def _is_same_source(name: str, other: str) -> bool:
+    """Return whether two names are of the same file, folder or data set."""
+    return name == other or Path(name).resolve() == Path(other).resolve()
+
+
+def _first_on_disk(recorded_names: Sequence[str], option: str) -> str | None:
+    """Return the first source that needs no download; warn if one is recorded and none is there."""
+    for name in recorded_names:
+        if is_on_disk(name):
+            return name
+    if recorded_names:
+        logger.warning(
+            f"the run was made from {recorded_names[0]}, which is not here: give {option}, or less "
+            "is tried"
+        )
+    return None
 
 
 def _recorded_topics(made_from: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -122,16 +147,13 @@ def recorded_indexes(run: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(existing_indexes))  # each once
 
 
-def _recorded_corpus(run: str, indexes: Sequence[str]) -> str | None:
-    """Return the first corpus of the indexes that still exists."""
+def _recorded_corpora(run: str, indexes: Sequence[str]) -> list[str]:
+    """Return the corpora of a run's indexes, and of indexes that are given."""
     sources = list(corpora_of_run(run))
     for index in indexes:
         if beside(index).is_file():
             sources += corpora_of(read_any_manifest(beside(index)))
-    for source in sources:
-        if Path(source.name).exists():
-            return source.name
-    return None
+    return [source.name for source in sources]
 
 
 def read_texts(
@@ -149,21 +171,69 @@ def reading_of(origin: RunOrigin, run: str, corpus: CorpusSettings) -> CorpusSet
     return as_searched(origin.corpus, corpus, [run])
 
 
-def read_topics(origin: RunOrigin, qids: Collection[str]) -> dict[str, Query]:
+class Topics(NamedTuple):
+    """The queries that are analysed: as they were searched, and with a further field."""
+
+    queries: dict[str, Query]
+    queries_with_field: dict[str, dict[str, Query]]  # by what --set topics-field takes for them
+
+
+def read_topics(origin: RunOrigin, qids: Collection[str]) -> Topics:
     """Return the queries of some ids; a MismatchError if one is missing."""
     if origin.topics is None:
-        return {}
-    queries = {}
-    for query in read_queries(origin.topics, fields=origin.topics_fields):
-        if query.qid in qids:
-            queries[query.qid] = query
-    missing = [qid for qid in qids if qid not in queries]
+        return Topics({}, {})
+    # where fields were named, a topic may lack a text of its own
+    text_field = None if origin.topics_fields is None else ("text",)
+    topics = list(read_queries(origin.topics, fields=text_field))
+    topic_by_qid = {topic.qid: topic for topic in topics if topic.qid in qids}
+    missing = [qid for qid in qids if qid not in topic_by_qid]
     if missing:
         raise MismatchError(
             f"{origin.topics} lacks {len(missing):,} queries of the run ({first_names(missing)})",
             "give the --topics that were searched",
         )
-    return queries
+    searched_fields = origin.topics_fields or ("text",)
+    queries = topic_by_qid
+    if origin.topics_fields is not None:
+        queries = _with_fields(topic_by_qid, origin.topics_fields, origin.topics)
+    queries_with_field = {}
+    for field in unsearched_fields(topics, searched_fields):
+        fields = (field, *searched_fields)
+        queries_with_field[",".join(fields)] = _with_fields(topic_by_qid, fields, origin.topics)
+    return Topics(queries, queries_with_field)
+
+
+def _with_fields(
+    topic_by_qid: Mapping[str, Query], fields: Sequence[str], source: str
+) -> dict[str, Query]:
+    """Return queries by id, whose texts are made of some fields of their topics."""
+    return {qid: query_of_fields(topic, fields, source) for qid, topic in topic_by_qid.items()}
+
+
+def unsearched_fields(topics: Sequence[Query], searched_fields: Collection[str]) -> list[str]:
+    """Return the fields that all topics have as texts, and that were not searched.
+
+    >>> topic = Query("q1", "why did he leave", extra={"title": "The hobbit", "page": 7})
+    >>> unsearched_fields([topic], ["text"]), unsearched_fields([topic], ["title"])
+    (['title'], ['text'])
+    """
+    fields = []
+    texts_of_topics = [{"text": topic.text, **topic.extra} for topic in topics]
+    for field in texts_of_topics[0]:
+        values = [texts.get(field) for texts in texts_of_topics]
+        are_texts = all(isinstance(value, str) for value in values)
+        if are_texts and any(values) and field not in _full_names(searched_fields, topics[0]):
+            fields.append(field)
+    return fields
+
+
+def _full_names(fields: Iterable[str], topic: Query) -> set[str]:
+    """Return the names that a topic has for some fields: `text` for the title that is its query."""
+    names = set()
+    for field in fields:
+        name = FULL_NAMES.get(field, field)
+        names.add(name if name in topic.extra else "text")
+    return names
 
 
 def read_hits(path: str) -> dict[str, Hits]:
@@ -230,7 +300,7 @@ def open_dense_search(
     if opened is None:
         raise NotTriedError("no index of vectors (--index)")
     if not queries:
-        raise NotTriedError("no texts of queries (--topics)")
+        raise NotTriedError(NO_QUERIES)
     passage_model = settings.model or (opened.model or {}).get("name")
     if passage_model is None:
         raise NotTriedError(f"{opened.name} names no model (--model)")
@@ -255,7 +325,9 @@ def open_dense_search(
         hits=hits,
         exact_depth=settings.k,
     )
-    _refuse_other_hits(search, settings)
+    repeated_hits = search.search(search.queries[:COMPARED_QUERIES])
+    searched = f"{opened.name} by {search.query_encoder.name}"
+    refuse_other_hits(searched, repeated_hits, hits, settings.k)
     return search
 
 
@@ -293,22 +365,25 @@ def _open_full_vectors(opened: OpenedIndex, compute: ComputeSettings) -> OpenedI
     return exact if exact.index.is_exhaustive else None
 
 
-def _refuse_other_hits(search: DenseSearch, settings: MissesSettings) -> None:
-    """Raise a NotTriedError if a search of the index does not return the run's first hits."""
-    queries = search.queries[:COMPARED_QUERIES]
-    hits_by_query = search.search(list(queries))
+def refuse_other_hits(
+    searched: str, repeated_hits: HitsByQuery, run_hits: HitsByQuery, k: int
+) -> None:
+    """Raise a NotTriedError if a search that is repeated does not return the run's first hits.
+
+    `searched` names the index; `repeated_hits` may be those of some queries alone.
+    """
     expected_count = 0
     same_count = 0
-    for query in queries:
-        expected = {docid for docid, _ in search.hits[query.qid][: settings.k]}
-        repeated = {docid for docid, _ in hits_by_query[query.qid][: settings.k]}
+    for qid, hits in repeated_hits.items():
+        expected = {docid for docid, _ in run_hits[qid][:k]}
+        repeated = {docid for docid, _ in hits[:k]}
         expected_count += len(expected)
         same_count += len(expected & repeated)
     if same_count < LEAST_AGREEMENT * expected_count:
         raise NotTriedError(
-            f"a search of {search.opened.name} by {search.query_encoder.name} returns "
-            f"{same_count:,} of the run's first {expected_count:,} hits: it is another model, "
-            "other queries, or a search with feedback"
+            f"a search of {searched} returns {same_count:,} of the run's first "
+            f"{expected_count:,} hits: it is another model, other queries, or a search with "
+            "feedback"
         )
 
 

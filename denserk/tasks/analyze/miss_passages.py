@@ -11,18 +11,9 @@ from denserk.data.sentences import split_sentences
 from denserk.data.splitting import Span, windows, word_spans
 from denserk.models.text_encoder import PASSAGE
 from denserk.records import Passage
-from denserk.tasks.analyze.miss_causes import (
-    RERANKED_FACTOR,
-    Evidence,
-    Fix,
-    Miss,
-    Trial,
-    scores_of_texts,
-)
-from denserk.tasks.analyze.miss_search import (
-    DenseSearch,
-    rank_of,
-)
+from denserk.tasks.analyze.miss_hits import RERANKED_FACTOR
+from denserk.tasks.analyze.miss_search import DenseSearch, rank_of
+from denserk.tasks.analyze.miss_trials import Change, Evidence, Fix, Miss, TextChange, Trial
 
 MOST_SENTENCES = 64  # of a passage: the first ones are tried in front
 NO_LIMIT = 1 << 20  # tokens
@@ -30,32 +21,25 @@ NO_LIMIT = 1 << 20  # tokens
 LEAST_CHANGE = 0.01
 
 
-class EncodedAgain:
-    """The passage is encoded as the corpus has it now: its stored vector is of an older text."""
+class EncodedAgain(TextChange):
+    """The passage is encoded as the corpus has it now: its stored vector is of an older text.
+
+    It is no change of all queries: which other vectors are outdated is not known.
+    """
 
     cause = "outdated"
     name = "encode again"
+    task = "encoding missed passages"
 
-    def __init__(self, evidence: Evidence, dense: DenseSearch) -> None:
-        self._evidence = evidence
-        self._dense = dense
-
-    def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
-        """Encode the passages and rank them among the hits."""
-        task = "encoding missed passages"
-        scores = scores_of_texts(self._dense, task, misses, self._text)
-        return [self._trial(miss, scores[miss]) for miss in misses]
-
-    def everywhere(self) -> Fix | None:
-        """Which other vectors are outdated is not known."""
-        return None
-
-    def _text(self, miss: Miss) -> list[Passage]:
+    def _texts(self, miss: Miss) -> list[Passage]:
         """Return the passage of the corpus, if it is there."""
-        passage = self._evidence.texts.get(miss.docid)
-        return [] if passage is None else [passage]
+        return self._evidence.known_text(miss)
 
-    def _trial(self, miss: Miss, scores: NDArray[np.float32]) -> Trial | None:
+    def _description(self, best: int, count: int) -> str:
+        """Return what was changed."""
+        return "encode it again"
+
+    def _trial_of_scores(self, miss: Miss, scores: NDArray[np.float32]) -> Trial | None:
         """Return the trial of a passage; None if its text is not known, or scores no higher."""
         if not len(scores):
             return None
@@ -66,21 +50,21 @@ class EncodedAgain:
         stored_score = dict(rivals).get(miss.docid, lowest_score)
         if score - stored_score <= LEAST_CHANGE * abs(stored_score):
             return None
-        return Trial("encode it again", self._dense.rank_with(miss.qid, miss.docid, score))
+        return super()._trial_of_scores(miss, scores)
 
 
-class FullDimensions:
+class FullDimensions(Change):
     """Vectors keep all their dimensions: the first hits and the passage are encoded again.
 
     `whole` is the search with a model that cuts no dimension. A missed passage is compared with the
-    first hits of the run alone.
+    first hits of the run alone, so it is no change of all queries.
     """
 
     cause = "approximate"
     name = "keep all dimensions"
 
     def __init__(self, evidence: Evidence, whole: DenseSearch) -> None:
-        self._evidence = evidence
+        super().__init__(evidence)
         self._whole = whole
 
     def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
@@ -115,16 +99,11 @@ class FullDimensions:
             for qid, docids in docids_by_query.items()
         }
 
-    def everywhere(self) -> Fix | None:
-        """Hits beyond the first are not encoded again."""
-        return None
-
 
 @dataclass
 class LongPassages:
     """Tells which passages are longer than the length limit under which the index was encoded."""
 
-    evidence: Evidence
     dense: DenseSearch
     limit: int = field(init=False)  # tokens
     lengths: dict[str, int] = field(init=False, default_factory=dict)  # of those that were counted
@@ -156,7 +135,7 @@ class LongPassages:
         return long
 
 
-class LongerLimit:
+class LongerLimit(Change):
     """Passages are encoded with as many tokens as the model has positions for.
 
     `long_passages` are all of the collection that are cut, in the order of the corpus; None: too
@@ -166,8 +145,13 @@ class LongerLimit:
     cause = "length"
 
     def __init__(
-        self, passages: LongPassages, new_limit: int, long_passages: Sequence[Passage] | None
+        self,
+        evidence: Evidence,
+        passages: LongPassages,
+        new_limit: int,
+        long_passages: Sequence[Passage] | None,
     ) -> None:
+        super().__init__(evidence)
         self._passages = passages
         self._new_limit = new_limit
         self._long_passages = long_passages
@@ -175,13 +159,12 @@ class LongerLimit:
 
     def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
         """Encode the long ones among the passages, and rank them among the hits."""
-        texts = self._passages.evidence.texts
         dense = self._passages.dense
         long_passages: dict[str, Passage] = {}
         for miss in misses:
-            passage = texts.get(miss.docid)
-            if passage is not None and self._passages.is_long(passage):
-                long_passages[miss.docid] = passage
+            for passage in self._evidence.known_text(miss):
+                if self._passages.is_long(passage):
+                    long_passages[miss.docid] = passage
         task = f"encoding {self._new_limit} tokens"
         vectors = dense.encode_longer(task, list(long_passages.values()), self._new_limit)
         row_of_docid = {docid: row for row, docid in enumerate(long_passages)}
@@ -208,35 +191,30 @@ class LongerLimit:
         return Fix(dense.merged(docids, vectors))
 
 
-class Windows:
+class Windows(TextChange):
     """Long passages are cut into windows half as long as the limit, which overlap by half."""
 
     cause = "length"
     name = "cut long passages into windows"
+    task = "encoding windows of long passages"
 
-    def __init__(self, passages: LongPassages, long_passages: Sequence[Passage] | None) -> None:
+    def __init__(
+        self,
+        evidence: Evidence,
+        passages: LongPassages,
+        long_passages: Sequence[Passage] | None,
+    ) -> None:
+        super().__init__(evidence, passages.dense)
         self._passages = passages
         self._long_passages = long_passages
 
-    def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
-        """Rank the best window of each long passage among the hits."""
-        dense = self._passages.dense
-        task = "encoding windows of long passages"
-        scores = scores_of_texts(dense, task, misses, self._windows_beyond_limit)
-        trials: list[Trial | None] = []
-        for miss in misses:
-            if not len(scores[miss]):
-                trials.append(None)
-                continue
-            best = int(scores[miss].argmax())
-            rank = dense.rank_with(miss.qid, miss.docid, float(scores[miss][best]))
-            count = len(scores[miss])
-            trials.append(Trial(f"window {best + 1} of {count} beyond the limit", rank))
-        return trials
+    def _description(self, best: int, count: int) -> str:
+        """Return which window was the best."""
+        return f"window {best + 1} of {count} beyond the limit"
 
-    def _windows_beyond_limit(self, miss: Miss) -> list[Passage]:
+    def _texts(self, miss: Miss) -> list[Passage]:
         """Return the windows of a long passage that reach beyond the limit; of others none."""
-        passage = self._passages.evidence.texts.get(miss.docid)
+        passage = self._evidence.texts.get(miss.docid)
         if passage is None or not self._passages.is_long(passage):
             return []
         words = list(word_spans(passage.text))
@@ -267,36 +245,25 @@ class Windows:
         for passage in self._long_passages:
             for start, end in self._window_spans(passage):
                 parts.append(passage._replace(text=passage.text[start:end]))
-        dense = self._passages.dense
-        vectors = dense.encode("encoding windows of all long passages", parts)
-        return Fix(dense.merged([part.docid for part in parts], vectors))
+        vectors = self._dense.encode("encoding windows of all long passages", parts)
+        return Fix(self._dense.merged([part.docid for part in parts], vectors))
 
 
-class SentenceInFront:
-    """One sentence of the passage is moved to its front; each is tried."""
+class SentenceInFront(TextChange):
+    """One sentence of the passage is moved to its front; each is tried.
+
+    It is no change of all queries: which sentence answers, a search does not know.
+    """
 
     cause = "position"
     name = "move a sentence to the front"
+    task = "encoding passages with a sentence in front"
 
-    def __init__(self, evidence: Evidence, dense: DenseSearch) -> None:
-        self._evidence = evidence
-        self._dense = dense
+    def _description(self, best: int, count: int) -> str:
+        """Return which sentence came first, counted from 1."""
+        return f"sentence {best + 2} first"
 
-    def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
-        """Rank the best order of each passage among the hits."""
-        task = "encoding passages with a sentence in front"
-        scores = scores_of_texts(self._dense, task, misses, self._orders)
-        trials: list[Trial | None] = []
-        for miss in misses:
-            if not len(scores[miss]):
-                trials.append(None)
-                continue
-            best = int(scores[miss].argmax())
-            rank = self._dense.rank_with(miss.qid, miss.docid, float(scores[miss][best]))
-            trials.append(Trial(f"sentence {best + 2} first", rank))
-        return trials
-
-    def _orders(self, miss: Miss) -> list[Passage]:
+    def _texts(self, miss: Miss) -> list[Passage]:
         """Return the passage with its second sentence in front, its third, and so on."""
         passage = self._evidence.texts.get(miss.docid)
         if passage is None:
@@ -306,10 +273,6 @@ class SentenceInFront:
             passage._replace(text=" ".join(with_item_first(sentences, position)))
             for position in range(1, min(len(sentences), MOST_SENTENCES))
         ]
-
-    def everywhere(self) -> Fix | None:
-        """Which sentence answers, a search does not know."""
-        return None
 
 
 def with_item_first(items: Sequence[str], position: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Changes of the search: a weight for BM25, and other spellings of queries."""
+"""Changes of the search: a field more, a weight for BM25, and other spellings of queries."""
 
 import difflib
 import re
@@ -14,21 +14,41 @@ from denserk.index.fusion import score_contributions
 from denserk.index.ranking import Hits
 from denserk.models.text_encoder import QUERY
 from denserk.records import Query
-from denserk.tasks.analyze.miss_causes import Evidence, Fix, Miss, Trial
-from denserk.tasks.analyze.miss_search import (
-    DenseSearch,
-    rank_of,
-)
+from denserk.tasks.analyze.miss_search import DenseSearch, HitsByQuery, rank_of
+from denserk.tasks.analyze.miss_trials import Change, Evidence, Fix, Miss, Trial
 
 MANY_SUBWORDS = 4  # a word of so many subword tokens is one that the model hardly knows
 LEAST_SIMILARITY = 0.75  # of two spellings of a word, by difflib
 OUTER_PUNCTUATION = "\"'()[]{}.,;:!?\u2018\u2019\u201c\u201d\u00ab\u00bb"
 
 
-class WeightOfWords:
+class FieldSearched(Change):
+    """The queries have a further field of the topics, and are searched again.
+
+    `fields` is what --set topics-field takes for it, such as "title,text".
+    """
+
+    cause = "fields"
+
+    def __init__(self, evidence: Evidence, fields: str, new_hits: HitsByQuery) -> None:
+        super().__init__(evidence)
+        self.name = f"search with {fields}"
+        self._new_hits = new_hits
+
+    def _trial(self, miss: Miss) -> Trial | None:
+        """Return the rank of a passage in the search with the field."""
+        return Trial(self.name, rank_of(self._new_hits.get(miss.qid, []), miss.docid))
+
+    def everywhere(self) -> Fix | None:
+        """Return the hits of the search with the field."""
+        return Fix(self._new_hits)
+
+
+class WeightOfWords(Change):
     """BM25 has a share in the score, with each weight of a grid.
 
-    `runs_by_query` holds the hits of the two runs that are fused, that of BM25 second.
+    `runs_by_query` holds the hits of the two runs that are fused, that of BM25 second. To be a
+    change of all queries, it needs a weight, which `miss_gains` chooses by cross-validation.
     """
 
     cause = "words"
@@ -40,7 +60,7 @@ class WeightOfWords:
         fusion: FusionSettings,
         current_weight: float,
     ) -> None:
-        self._evidence = evidence
+        super().__init__(evidence)
         self._current_weight = current_weight
         weights = evidence.settings.word_weights
         # the smallest change of the weight comes first
@@ -50,12 +70,11 @@ class WeightOfWords:
             qid: _fuse(runs, fusion, self.weights) for qid, runs in runs_by_query.items()
         }
 
-    def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
-        """Return the trial of the weight nearest to the present one that brings a passage in."""
-        return [self._trial(miss) for miss in misses]
-
     def _trial(self, miss: Miss) -> Trial | None:
-        """Return the trial of a passage; None if neither run has it."""
+        """Return the trial of the weight nearest to the present one that brings a passage in.
+
+        None if neither run has the passage.
+        """
         fused = self._fused.get(miss.qid)
         if fused is None or miss.docid not in fused.docids:
             return None
@@ -83,10 +102,6 @@ class WeightOfWords:
             hits_by_query[qid] = ranked
         return hits_by_query
 
-    def everywhere(self) -> Fix | None:
-        """The weight is to be chosen first: see `cross_validated`."""
-        return None
-
 
 class _FusedScores(NamedTuple):
     """The fused scores of a query's passages for W weights."""
@@ -107,14 +122,18 @@ def _fuse(
     return _FusedScores(docids, scores)
 
 
-class RespelledQuery:
-    """Broken words of the query, those that are many subword tokens, are spelled otherwise."""
+class RespelledQuery(Change):
+    """Broken words of the query, those that are many subword tokens, are spelled otherwise.
+
+    It is no change of all queries: one of the spellings is that of the passage, which a search does
+    not know.
+    """
 
     cause = "subwords"
     name = "spell broken words otherwise"
 
     def __init__(self, evidence: Evidence, dense: DenseSearch) -> None:
-        self._evidence = evidence
+        super().__init__(evidence)
         self._dense = dense
 
     def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
@@ -178,10 +197,6 @@ class RespelledQuery:
             if len(ids) >= MANY_SUBWORDS:
                 broken_words.append(word)
         return broken_words
-
-    def everywhere(self) -> Fix | None:
-        """One of the spellings is that of the passage, which a search does not know."""
-        return None
 
 
 def _is_better(trial: Trial, other: Trial) -> bool:

@@ -8,7 +8,7 @@ is its cause.
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,10 +26,9 @@ from denserk.io.misses import FOUND, MODEL, TITLES, MissedPassage, write_misses
 from denserk.io.qrels import read_qrels_map
 from denserk.io.short_texts import first_names
 from denserk.records import Passage
-from denserk.tasks.analyze import miss_causes as causes
-from denserk.tasks.analyze.miss_causes import Evidence, Miss, Trial
-from denserk.tasks.analyze.miss_changes import Changes
+from denserk.tasks.analyze.miss_causes import CAUSES, find_changes, open_missed_run
 from denserk.tasks.analyze.miss_gains import Evaluation, Gain, Trials
+from denserk.tasks.analyze.miss_hits import DEPTH_FACTOR, find_hubs
 from denserk.tasks.analyze.miss_inputs import (
     RunOrigin,
     origin_of,
@@ -38,6 +37,7 @@ from denserk.tasks.analyze.miss_inputs import (
     read_topics,
 )
 from denserk.tasks.analyze.miss_search import HitsByQuery, rank_of
+from denserk.tasks.analyze.miss_trials import Evidence, Miss, Trial
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +65,8 @@ class MissesResult:
     passages: tuple[MissedPassage, ...]
     causes: tuple[CauseCount, ...]
     gains: tuple[Gain, ...]
+    # what --set topics-field takes to search with a further field of the topics: "title,text"
+    unsearched_fields: tuple[str, ...] = ()
 
 
 def analyze_misses(
@@ -81,22 +83,24 @@ def analyze_misses(
     hits = {qid: run_hits[qid] for qid in grades}
     _warn_of_shallow_run(settings, hits)
     passages_to_analyse = _chosen_passages(settings, grades, hits)
+    topics = read_topics(origin, grades.keys())
     evidence = Evidence(
         settings=settings,
         hits=hits,
         grades=grades,
-        queries=read_topics(origin, grades.keys()),
+        queries=topics.queries,
+        queries_with_field=topics.queries_with_field,
         texts=_texts_of(settings, origin, corpus, passages_to_analyse, grades, hits),
         hubs=_hubs(settings, run_hits),
     )
     found_passages, misses = _split_found(passages_to_analyse, settings.k)
-    tried = Changes(settings, origin, evidence, corpus, compute)
-    tried.add_all(misses)
+    run = open_missed_run(settings, origin, evidence, misses, corpus, compute)
+    tried = find_changes(run)
     trials = {change: change.try_change(misses) for change in tried.changes}
     passages = (*found_passages, *_name_causes(misses, trials, settings.k))
     write_misses(settings.output, settings.run, passages)
     evaluation = Evaluation(measure, evidence)
-    gains = list(evaluation.gains(tried, misses, trials))
+    gains = list(evaluation.gains(misses, trials))
     return MissesResult(
         run=settings.run,
         measure=str(measure),
@@ -105,8 +109,9 @@ def analyze_misses(
         queries=len(grades),
         relevant=sum(len(evidence.relevant(qid)) for qid in grades),
         passages=passages,
-        causes=tuple(_count_causes(passages, tried)),
+        causes=tuple(_count_causes(passages, tried.not_tried)),
         gains=tuple(gains),
+        unsearched_fields=tuple(topics.queries_with_field),
     )
 
 
@@ -121,7 +126,7 @@ def _measure(settings: MissesSettings) -> Measure:
 
 def _refuse_unknown_causes(names: Sequence[str]) -> None:
     """Raise a UsageError for a cause that is not tried by any change."""
-    known = [cause for cause in TITLES if cause not in (MODEL, FOUND)]
+    known = [cause.name for cause in CAUSES]
     for name in names:
         if name not in known:
             raise UsageError(f"--set causes: found {name!r}", f"choose among {','.join(known)}")
@@ -206,7 +211,7 @@ def _texts_of(
     hits: HitsByQuery,
 ) -> dict[str, Passage]:
     """Return the texts of analysed and of judged passages and of the first hits, by id."""
-    depth = causes.DEPTH_FACTOR * settings.k
+    depth = DEPTH_FACTOR * settings.k
     docids = {passage.docid for passage in analysed}
     for qid, hits_of_query in hits.items():
         docids.update(grades[qid])
@@ -217,7 +222,7 @@ def _texts_of(
 def _hubs(settings: MissesSettings, run_hits: HitsByQuery) -> set[str]:
     """Return the hubs among the first hits of all queries of the run."""
     first_hits = [[docid for docid, _ in hits[: settings.k]] for hits in run_hits.values()]
-    return causes.find_hubs(first_hits, settings.hub_share)
+    return find_hubs(first_hits, settings.hub_share)
 
 
 def _split_found(passages: Sequence[Miss], k: int) -> tuple[list[MissedPassage], list[Miss]]:
@@ -251,8 +256,10 @@ def _name_causes(misses: Sequence[Miss], trials: Trials, k: int) -> Iterator[Mis
         yield MissedPassage(*miss, cause, trial.change, trial.rank, tuple(others))
 
 
-def _count_causes(passages: Sequence[MissedPassage], tried: Changes) -> Iterator[CauseCount]:
-    """Yield the counts of all causes, in their order."""
+def _count_causes(
+    passages: Sequence[MissedPassage], not_tried: Mapping[str, str]
+) -> Iterator[CauseCount]:
+    """Yield the counts of all causes, in their order; `not_tried` says why, by cause."""
     counts = Counter(passage.cause for passage in passages)
     also: Counter[str] = Counter()
     for passage in passages:
@@ -260,9 +267,7 @@ def _count_causes(passages: Sequence[MissedPassage], tried: Changes) -> Iterator
     for cause, title in TITLES.items():
         if cause == FOUND and not counts[FOUND]:
             continue
-        is_tried = any(change.cause == cause for change in tried.changes)
-        reason = "" if is_tried else tried.not_tried.get(cause, "")
         brings_in = counts[cause] + also[cause]
         if cause in (MODEL, FOUND):
             brings_in = 0
-        yield CauseCount(cause, title, counts[cause], brings_in, reason)
+        yield CauseCount(cause, title, counts[cause], brings_in, not_tried.get(cause, ""))

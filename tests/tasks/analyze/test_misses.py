@@ -15,12 +15,13 @@ from denserk.config.encoding import ComputeSettings
 from denserk.config.retrieval import FusionMethod, FusionSettings
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.evaluation.near_copies import NearCopies
-from denserk.io.misses import COLUMNS, MissedPassage, read_cause_counts
+from denserk.io.misses import COLUMNS, FOUND, MODEL, TITLES, MissedPassage, read_cause_counts
 from denserk.models.cross_encoder import PairScorer
-from denserk.records import Passage
-from denserk.tasks.analyze import miss_causes as causes
-from denserk.tasks.analyze import miss_passages, miss_queries
-from denserk.tasks.analyze.miss_causes import Evidence, Miss, Trial
+from denserk.records import Passage, Query
+from denserk.tasks.analyze import miss_hits, miss_passages, miss_queries
+from denserk.tasks.analyze.miss_causes import CAUSES
+from denserk.tasks.analyze.miss_inputs import unsearched_fields
+from denserk.tasks.analyze.miss_trials import Evidence, Miss, Trial
 from denserk.tasks.analyze.misses import analyze_misses
 from tests.benchmarks import miss_replays
 
@@ -57,43 +58,43 @@ class TestChangesOfHits:
     def test_hubs_above_are_left_out(self):
         of_query = evidence({"q": ["hub", "d1", "d2"]}, {"q": {"d2": 1}})
         of_query.hubs = {"hub"}
-        assert trial_of(causes.WithoutHubs(of_query), "q", "d2", 1, 3).rank == 2
+        assert trial_of(miss_hits.WithoutHubs(of_query), "q", "d2", 1, 3).rank == 2
 
     def test_a_relevant_hub_stays(self):
         of_query = evidence({"q": ["hub", "d1", "d2"]}, {"q": {"d2": 1, "hub": 1}})
         of_query.hubs = {"hub"}
-        assert trial_of(causes.WithoutHubs(of_query), "q", "d2", 1, 3) is None
+        assert trial_of(miss_hits.WithoutHubs(of_query), "q", "d2", 1, 3) is None
 
     def test_a_passage_outside_the_run_has_no_hubs_above(self):
         of_query = evidence({"q": ["hub", "d1"]}, {"q": {"d2": 1}})
         of_query.hubs = {"hub"}
-        assert trial_of(causes.WithoutHubs(of_query), "q", "d2", 1, None) is None
+        assert trial_of(miss_hits.WithoutHubs(of_query), "q", "d2", 1, None) is None
 
     def copies(self, of_query):
         return NearCopies(of_query.texts, 0.7)
 
     def test_copies_of_another_hit_are_collapsed(self):
         of_query = evidence({"q": ["d1", "d2", "d3"]}, {"q": {"d3": 1}}, texts=TEXTS)
-        trial = trial_of(causes.WithoutCopies(of_query, self.copies(of_query)), "q", "d3", 1, 3)
+        trial = trial_of(miss_hits.WithoutCopies(of_query, self.copies(of_query)), "q", "d3", 1, 3)
         assert trial == Trial("collapse 1 copy", 2)
 
     def test_an_unjudged_copy_of_the_passage_is_a_missing_label(self):
         of_query = evidence({"q": ["copy", "d1", "d3"]}, {"q": {"d3": 1}}, texts=TEXTS)
         copies = self.copies(of_query)
-        assert trial_of(causes.WithoutCopies(of_query, copies), "q", "d3", 1, 3) is None
-        trial = trial_of(causes.CopiesJudged(of_query, copies), "q", "d3", 1, 3)
+        assert trial_of(miss_hits.WithoutCopies(of_query, copies), "q", "d3", 1, 3) is None
+        trial = trial_of(miss_hits.CopiesJudged(of_query, copies), "q", "d3", 1, 3)
         assert trial == Trial("judge its copy copy", 1)
 
     def test_a_judged_copy_of_the_passage_is_collapsed_with_it(self):
         grades = {"q": {"d3": 1, "copy": 0}}
         of_query = evidence({"q": ["copy", "d1", "d3"]}, grades, texts=TEXTS)
         copies = self.copies(of_query)
-        assert trial_of(causes.WithoutCopies(of_query, copies), "q", "d3", 1, 3).rank == 1
-        assert trial_of(causes.CopiesJudged(of_query, copies), "q", "d3", 1, 3) is None
+        assert trial_of(miss_hits.WithoutCopies(of_query, copies), "q", "d3", 1, 3).rank == 1
+        assert trial_of(miss_hits.CopiesJudged(of_query, copies), "q", "d3", 1, 3) is None
 
     def test_completed_judgments_have_the_grades_of_the_originals(self):
         of_query = evidence({"q": ["copy", "d1", "d3"]}, {"q": {"d3": 2}}, texts=TEXTS)
-        fix = causes.CopiesJudged(of_query, self.copies(of_query)).everywhere()
+        fix = miss_hits.CopiesJudged(of_query, self.copies(of_query)).everywhere()
         assert fix is not None
         assert fix.grades == {"q": {"d3": 2, "copy": 2}}
 
@@ -309,14 +310,14 @@ def test_a_sentence_in_front_leaves_no_other_sentence_out():
     text = " ".join(f"Sentence {number} ends." for number in range(70))
     of_query = evidence({"q": ["d1"]}, {"q": {"long": 1}}, texts={"long": text})
     change = miss_passages.SentenceInFront(of_query, dense=cast(Any, None))
-    orders = change._orders(Miss("q", "long", 1, None))
+    orders = change._texts(Miss("q", "long", 1, None))
     assert len(orders) == miss_passages.MOST_SENTENCES - 1
     assert all("Sentence 69 ends." in passage.text for passage in orders)
 
 
 def test_a_reranker_is_not_used_for_passages_outside_the_run(tiny_reranker):
     of_query = evidence({"q": ["d1", "d2"]}, {"q": {"d3": 1}}, texts=TEXTS)
-    change = causes.RerankerPositives(of_query, PairScorer(str(tiny_reranker()), compute=CPU))
+    change = miss_hits.RerankerPositives(of_query, PairScorer(str(tiny_reranker()), compute=CPU))
     assert trial_of(change, "q", "d3", 1, None) is None
 
 
@@ -339,6 +340,17 @@ def test_a_table_that_is_not_csv_is_an_error(tmp_path):
         read_cause_counts(path)
 
 
+def test_each_cause_has_a_title_in_the_same_order():
+    assert [*(cause.name for cause in CAUSES), MODEL, FOUND] == list(TITLES)
+
+
+def test_each_change_is_of_the_cause_that_tries_it(folder):
+    result = analysed(bm25="bm25", k=2)
+    order = [cause.name for cause in CAUSES]
+    causes_of_gains = [order.index(gain.cause) for gain in result.gains]
+    assert causes_of_gains == sorted(causes_of_gains)
+
+
 def test_an_unknown_cause_is_rejected(folder):
     with pytest.raises(UsageError, match="found 'hubs'"):
         analysed(causes=("hubs",))
@@ -356,9 +368,9 @@ def test_a_reranker_finds_hits_that_are_probably_relevant(folder, tiny_reranker)
 def test_the_reranker_counts_what_it_prefers():
     miss = Miss("q", "d", 1, 4)
     scores = {"d": 0.5, "better": 0.9, "worse": 0.1}
-    trial = causes._trial_of_reranker(miss, scores)
+    trial = miss_hits._trial_of_reranker(miss, scores)
     assert trial == Trial("judge 1 hit that the reranker prefers", 3)
-    assert causes._trial_of_reranker(miss, {"d": 0.5, "worse": 0.1}) is None
+    assert miss_hits._trial_of_reranker(miss, {"d": 0.5, "worse": 0.1}) is None
 
 
 def test_in_python_runs_are_in_memory(folder):
@@ -424,6 +436,100 @@ def test_a_run_of_documents_is_rejected(folder):
     search(index="vectors", topics="queries.tsv", output="docs.trec", max_passage=True)
     with pytest.raises(UsageError, match="ranks documents"):
         analysed(run="docs.trec")
+
+
+def write_fields(path):
+    """Queries whose text is a word, and whose title is the query of the toy collection."""
+    with Path(path).open("w") as topics:
+        for line in lines_of("queries.tsv"):
+            qid, text = line.rstrip("\n").split("\t")
+            record = {"_id": qid, "text": "moon", "title": text, "page": 7, "note": ""}
+            topics.write(json.dumps(record) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["vectors", "bm25"])
+def test_a_field_that_was_not_searched_is_tried(folder, kind):
+    topics = write_fields("fields.jsonl")
+    search(index=kind, topics=topics, output="text.trec")
+    search(index=kind, topics=topics, output="both.trec", topics_field=["title", "text"])
+    brought_in = {}
+    for qid in ("q1", "q2", "q3"):
+        best = ranked("both.trec", qid)[0]
+        if ranked("text.trec", qid)[:1] != [best]:
+            brought_in[qid, best] = 1
+    assert brought_in
+    qrels = write_qrels(folder / "q.txt", brought_in)
+    result = analysed(run="text.trec", qrels=qrels, causes=("fields", "subwords"))
+    assert result.unsearched_fields == ("title,text",)
+    for row in result.passages:
+        assert (row.cause, row.change, row.rank_after) == ("fields", "search with title,text", 1)
+    (gain,) = result.gains
+    assert (gain.change, gain.scope) == ("search with title,text", "all queries")
+
+
+def test_a_field_that_was_searched_is_not_tried(folder):
+    topics = write_fields("fields.jsonl")
+    search(index="vectors", topics=topics, output="title.trec", topics_field=["title"])
+    for options in ({}, {"topics": topics}):
+        result = analysed(run="title.trec", causes=("fields",), **options)
+        assert result.unsearched_fields == ("text,title",)
+
+
+def test_first_hits_have_no_cause_where_a_field_is_tried(folder):
+    search(index="vectors", topics=write_fields("fields.jsonl"), output="text.trec")
+    pairs = [(qid, ranked("text.trec", qid)[0]) for qid in ("q1", "q2", "q3")]
+    (folder / "pairs.txt").write_text("".join(f"{qid} {docid}\n" for qid, docid in pairs))
+    result = analysed(run="text.trec", pairs="pairs.txt")
+    assert [row.cause for row in result.passages] == ["found"] * 3
+    assert result.gains == ()
+
+
+def test_topics_without_another_field_say_so(folder):
+    result = analysed(causes=("fields",))
+    reasons = {cause.cause: cause.not_tried for cause in result.causes}
+    assert reasons["fields"] == "the topics have no field that was not searched"
+    assert result.unsearched_fields == ()
+
+
+def test_only_texts_that_all_topics_have_are_fields_to_search():
+    topics = [
+        Query("1", "crime", extra={"description": "Who commits it?", "page": 1, "note": "n"}),
+        Query("2", "law", extra={"description": "", "page": 2}),
+    ]
+    assert unsearched_fields(topics, ["title"]) == ["description"]
+    assert unsearched_fields(topics, ["desc"]) == ["text"]
+
+
+def test_the_command_names_the_field_that_was_not_searched(folder, capsys):
+    topics = write_fields("fields.jsonl")
+    search(index="bm25", topics=topics, output="text.trec")
+    command = ["analyze", "misses", "--run", "text.trec", "--qrels", "qrels.txt", "-k", "1"]
+    assert run_command_line([*command, "--set", "causes=hub"]) == 0
+    assert "--set topics-field=title,text" in capsys.readouterr().out
+
+
+def test_a_data_set_of_beir_that_is_unpacked_is_found(folder):
+    beir = folder / "datasets" / "toys"
+    beir.mkdir(parents=True)
+    (beir / "corpus.jsonl").write_text((folder / "corpus.jsonl").read_text())
+    write_fields(beir / "queries.jsonl")
+    search(index="bm25", topics="beir:toys", output="named.trec")
+    result = analysed(run="named.trec", causes=("fields",))
+    assert result.unsearched_fields == ("title,text",)
+
+
+def test_a_data_set_that_is_not_here_is_named_with_what_to_type(folder, caplog):
+    beir = folder / "datasets" / "toys"
+    beir.mkdir(parents=True)
+    write_fields(beir / "queries.jsonl")
+    search(index="bm25", topics="beir:toys", output="named.trec")
+    (beir / "queries.jsonl").unlink()
+    beir.rmdir()
+    result = analysed(run="named.trec", causes=("fields",))
+    assert "beir:toys, which is not here: give --topics" in caplog.text
+    reasons = {cause.cause: cause.not_tried for cause in result.causes}
+    assert reasons["fields"] == "no texts of queries (--topics)"
 
 
 def test_other_queries_are_rejected(folder):
