@@ -46,6 +46,7 @@ from denserk.tasks.choose_candidates import (
     SharedInputs,
 )
 from denserk.tasks.choose_folder import (
+    TRAINING_QRELS,
     BlockRecord,
     ChoiceFolder,
     write_hits,
@@ -60,6 +61,7 @@ from denserk.tasks.choose_inputs import (
     read_judged_queries,
     read_run_files,
     refuse_overlap,
+    without_shared,
 )
 from denserk.tasks.choose_json import write_json
 from denserk.tasks.choose_runs import COSTS, Costs, RunsOfBlock
@@ -102,6 +104,7 @@ def choose(
             scratch=scratch,
             measure=measure,
             opened=opened,
+            train_qrels=_qrels_to_train_on(settings),
             training_queries=_checksums(queries.training),
         )
         factory = RetrieverFactory(inputs)
@@ -111,6 +114,8 @@ def choose(
         run_checksums = read_run_files(systems, queries.deciding, queries.test)
         folder = ChoiceFolder(settings, _manifest(inputs, systems, queries, run_checksums))
         folder.prepare()
+        if queries.training is not None and settings.drop_shared_training:
+            folder.write_training_qrels(queries.training.judgments)
         comparison = BlockwiseComparison(inputs, systems, queries.deciding, folder)
         comparison.prepare()
         comparison.compare(deadline)
@@ -139,20 +144,41 @@ def _read_queries(settings: ChooseSettings) -> QueriesByPurpose:
             "give judgments of some hundred queries",
         )
     check_relevant_passages(deciding)
-    training = None
-    if settings.train_qrels is not None:
-        topics = settings.train_topics or settings.topics
-        training = read_judged_queries(topics, settings.train_qrels, settings)
-        reason = "what a model was trained on says nothing about new queries"
-        refuse_overlap(deciding, training, reason)
     test = None
     if settings.test_qrels is not None:
         topics = settings.test_topics or settings.topics
         test = read_judged_queries(topics, settings.test_qrels, settings)
         refuse_overlap(deciding, test, "test queries must not decide")
-        if training is not None:
-            refuse_overlap(training, test, "test queries must not train a model")
+    training = None
+    if settings.train_qrels is not None:
+        training = _read_training_queries(settings, settings.train_qrels, deciding, test)
     return QueriesByPurpose(deciding, training, test)
+
+
+def _read_training_queries(
+    settings: ChooseSettings, qrels: str, deciding: JudgedQueries, test: JudgedQueries | None
+) -> JudgedQueries:
+    """Return the training queries; those that are evaluated are left out, or raise an error."""
+    training = read_judged_queries(settings.train_topics or settings.topics, qrels, settings)
+    if settings.drop_shared_training:
+        evaluated = [deciding] if test is None else [deciding, test]
+        return without_shared(training, evaluated)
+    hint = (
+        "give judgments of other queries, or leave them out of the training: "
+        "--set drop-shared-training=yes"
+    )
+    reason = "what a model was trained on says nothing about new queries"
+    refuse_overlap(deciding, training, reason, hint)
+    if test is not None:
+        refuse_overlap(training, test, "test queries must not train a model", hint)
+    return training
+
+
+def _qrels_to_train_on(settings: ChooseSettings) -> str | None:
+    """Return the file with the judgments of training queries; None: there are no such queries."""
+    if settings.drop_shared_training:
+        return str(Path(settings.output) / TRAINING_QRELS)
+    return settings.train_qrels
 
 
 def _checksums(training: JudgedQueries | None) -> Mapping[str, str]:
@@ -186,6 +212,8 @@ def _manifest(
     }
     if queries.training is not None:
         made_from |= _description("train_topics", "train_qrels", queries.training)
+        if queries.training.dropped:
+            made_from["train_qrels"]["dropped_queries"] = queries.training.dropped
     contents = {"files": list(_all_retrievers(systems))}
     return Manifest(Kind.CHOICE, False, recorded_settings, made_from, contents)
 

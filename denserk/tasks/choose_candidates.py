@@ -88,6 +88,7 @@ class SharedInputs:
     scratch: Path  # a temporary folder
     measure: Measure
     opened: ExitStack  # closes what retrievers have opened
+    train_qrels: str | None = None  # the judgments that models are trained on
     # checksums of the topics and of the judgments that models are trained on
     training_queries: Mapping[str, str] = field(default_factory=dict)
 
@@ -546,7 +547,7 @@ class FinetunedEncoder(Encoder):
             topics=topics,
             topics_format=settings.topics_format,
             topics_field=settings.topics_field,
-            qrels=settings.train_qrels,
+            qrels=inputs.train_qrels,
             output=self._run,
         )
         search(search_paths, SearchSettings(hits=SEARCHED_DEPTH), compute=inputs.compute)
@@ -554,7 +555,7 @@ class FinetunedEncoder(Encoder):
             topics=topics,
             topics_format=settings.topics_format,
             topics_field=settings.topics_field,
-            qrels=settings.train_qrels,
+            qrels=inputs.train_qrels,
             run=(self._run,),
             corpus=settings.corpus,
             output=self._examples,
@@ -565,7 +566,7 @@ class FinetunedEncoder(Encoder):
         try:
             mine_negatives(mining_paths, mining, inputs.corpus)
         except MismatchError as error:
-            hint = f"check that {settings.train_qrels} judges passages of {settings.corpus}"
+            hint = f"check that {inputs.train_qrels} judges passages of {settings.corpus}"
             raise MismatchError(error.message, hint) from error
 
     def _train(self) -> None:
@@ -596,7 +597,7 @@ class FinetunedEncoder(Encoder):
         )  # fmt: skip
         run = commands.path(f"{self.name}-train.trec")
         topics_words = commands.words_of_topics(settings.train_topics or settings.topics)
-        qrels = settings.train_qrels or ""
+        qrels = self.inputs.train_qrels or ""
         commands.add(
             "search", "--index", vectors, "--topics", *topics_words, "--qrels", qrels,
             "--hits", str(SEARCHED_DEPTH), *commands.compute_words, "--output", run,

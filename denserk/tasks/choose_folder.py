@@ -3,7 +3,8 @@
 manifest.json              inputs and settings; `complete` once a decision is written
 indexes/ vectors/ models/  what retrievers are built of, each resumable by itself
 training/                  of finetune:MODEL: what it is trained from, the hits of training queries,
-                           and the examples with negatives
+                           and the examples with negatives; qrels.txt: the judgments of training
+                           queries, where some queries were left out
 blocks/0001/NAME.trec      hits for a block of queries
 blocks/0001/values.json    written last: the block is evaluated
 runs/NAME.trec             the hits of all blocks in one run
@@ -21,10 +22,11 @@ from typing import Any
 import orjson
 
 from denserk.config.choosing import ChooseSettings
-from denserk.config.formats import RunFormat
+from denserk.config.formats import QrelsFormat, RunFormat
 from denserk.config.retrieval import IrMetadata, RankingSettings
 from denserk.errors import InputError, MismatchError
 from denserk.evaluation.choice import TestOpening
+from denserk.evaluation.results import Grades
 from denserk.index.ranking import Hits
 from denserk.io.blocks import refuse_other_run, texts_sha256
 from denserk.io.durability import flush_bytes
@@ -32,11 +34,14 @@ from denserk.io.files import read_file, whole_binary, write_errors
 from denserk.io.ir_metadata import describe_run
 from denserk.io.manifest import Kind, Manifest, beside, read_manifest, write_manifest
 from denserk.io.outputs import refuse_occupied
+from denserk.io.qrels import write_qrels
 from denserk.io.runs import read_run_scores, write_run
+from denserk.records import Qrel
 from denserk.tasks.choose_candidates import LearnedValues
 from denserk.tasks.choose_json import read_json, write_json
 
 VALUES = "values.json"
+TRAINING_QRELS = "training/qrels.txt"
 # keys of `made_from` in the manifest, each with a checksum
 QUERIES = ("topics", "qrels", "train_topics", "train_qrels")
 RESULT_FILES = ("queries.tsv", "choice.json", "choice.svg", "choice.png", "index.html")
@@ -111,6 +116,16 @@ class ChoiceFolder:
         """Record in the manifest how far a comparison has come that --resume continues."""
         contents = {**self._manifest.contents, **contents}
         write_manifest(self.path, replace(self._manifest, contents=contents))
+
+    def write_training_qrels(self, judgments: Grades) -> None:
+        """Write the judgments of training queries that are not evaluated."""
+        path = self.path / TRAINING_QRELS
+        with write_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        rows = []
+        for qid, grades in judgments.items():
+            rows += [Qrel(qid, docid, grade) for docid, grade in grades.items()]
+        write_qrels(path, rows, QrelsFormat.TREC)
 
     def block_folder(self, number: int) -> Path:
         """Return the folder of a block, numbered from 1; create it."""

@@ -361,6 +361,60 @@ def test_queries_have_one_purpose(settings, option):
         choose(settings("good.trec", "bad.trec", **{option: "qrels.txt"}))
 
 
+def test_shared_training_queries_can_be_left_out(settings, tmp_path, caplog):
+    """q39 decides, q50 is a test query; another training query has the text of a test query."""
+    topics = Path("queries.tsv").read_text().splitlines()
+    text_of_test_query = topics[51].split("\t")[1]
+    train_topics = tmp_path / "train.tsv"
+    train_topics.write_text("\n".join([*topics, f"x\t{text_of_test_query.upper()}"]))
+    train_qrels = tmp_path / "train.txt"
+    lines = [f"{qid} 0 p{n} 1\n" for n, qid in enumerate(["q39", "q50", "x", "q40", "q41"])]
+    train_qrels.write_text("".join(lines))
+    options: dict[str, Any] = {
+        "train_qrels": str(train_qrels),
+        "train_topics": str(train_topics),
+        "test_qrels": "test.txt",
+        "finetune_steps": 1,
+        "block_size": 20,
+    }
+    candidates = ("finetune:model", "bad.trec")
+    with pytest.raises(MismatchError, match="have 1 queries in common") as error:
+        choose(settings(*candidates, **options))
+    assert "--set drop-shared-training=yes" in str(error.value.hint)
+    with caplog.at_level("INFO", "denserk"):
+        choice = choose(settings(*candidates, drop_shared_training=True, **options))
+    assert "3 of 5 training queries are left out" in caplog.text
+    folder = tmp_path / "choice"
+    assert read_run_scores(folder / "training/finetune-model.trec").keys() == {"q40", "q41"}
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["made_from"]["train_qrels"]["dropped_queries"] == 3
+    again = choose(settings(*candidates, drop_shared_training=True, resume=True, **options))
+    assert again.as_json() == choice.as_json()
+
+
+def test_the_winner_is_trained_again_without_shared_queries(settings, tmp_path):
+    Path(tmp_path / "train.txt").write_text("q39 0 p39 1\nq40 0 p40 1\n")
+    choice = choose(
+        settings(
+            *("finetune:model", "x=0.5*finetune:model+0.5*model"),
+            train_qrels=str(tmp_path / "train.txt"),
+            drop_shared_training=True,
+            finetune_steps=1,
+            block_size=40,
+        )
+    )
+    [command] = [line for line in choice.commands if "mine-negatives" in line]
+    qrels = tmp_path / "choice/training/qrels.txt"
+    assert str(qrels) in shlex.split(command)
+    assert qrels.read_text() == "q40 0 p40 1\n"
+
+
+def test_training_needs_queries_that_are_not_shared(settings):
+    options: dict[str, Any] = {"train_qrels": "qrels.txt", "drop_shared_training": True}
+    with pytest.raises(MismatchError, match="all 40 training queries"):
+        choose(settings("finetune:model", "bad.trec", **options))
+
+
 def test_a_query_of_another_file_is_known_by_its_text(settings, tmp_path):
     [text] = [line.split("\t")[1] for line in Path("queries.tsv").read_text().splitlines()[:1]]
     (tmp_path / "test.tsv").write_text(f"x1\t{text.upper()}\nx2\tanother one\n")
