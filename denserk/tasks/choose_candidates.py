@@ -19,7 +19,13 @@ import numpy as np
 
 from denserk.config import finetuning
 from denserk.config.choosing import ChooseSettings
-from denserk.config.encoding import ComputeSettings, EncodeSettings, ModelOptions
+from denserk.config.encoding import (
+    ComputeSettings,
+    Dtype,
+    DtypeChoice,
+    EncodeSettings,
+    ModelOptions,
+)
 from denserk.config.formats import CorpusSettings, RunFormat
 from denserk.config.mining import MiningPaths, MiningSettings
 from denserk.config.options import NOTHING, given_fields, spelled
@@ -504,6 +510,12 @@ class FinetunedEncoder(Encoder):
             "passage_max_length": length,
         }
 
+    @property
+    def _dtype(self) -> Dtype:
+        """The precision of the training: --dtype, and as in `finetune` float32 by default."""
+        dtype = self.inputs.compute.dtype
+        return Dtype.FLOAT32 if dtype is DtypeChoice.AUTO else Dtype(dtype)
+
     def prepare(self) -> None:
         """Mine negatives, train and encode, each unless that is done."""
         self._check_record()
@@ -526,6 +538,8 @@ class FinetunedEncoder(Encoder):
             "negatives": settings.finetune_negatives,
             "seed": settings.seed,
         }
+        if self._dtype is not Dtype.FLOAT32:  # absent from records of earlier versions
+            record["dtype"] = self._dtype.value
         if not self._record.is_file():
             write_json(self._record, record)
         phrases = differences(read_json(self._record), record)
@@ -582,6 +596,7 @@ class FinetunedEncoder(Encoder):
             "max_steps": settings.finetune_steps,
             "seed": settings.seed,
             "device": self.inputs.compute.device,
+            "dtype": self._dtype.value,
             "resume": training_folder(self.model).is_dir(),
         }
         finetune(finetuning.run_of_options(options))
@@ -612,6 +627,8 @@ class FinetunedEncoder(Encoder):
         options: list[str] = []
         for name, value in self._training_options.items():
             options += [f"--{name.replace('_', '-')}", f"{value:g}"]
+        if self._dtype is not Dtype.FLOAT32:
+            options += ["--dtype", self._dtype.value]
         commands.add(
             "finetune", "--model", self._base.model, "--train-data", examples, *options,
             "--max-steps", str(settings.finetune_steps), "--seed", str(settings.seed),

@@ -13,7 +13,7 @@ from ir_measures import nDCG
 import denserk
 from denserk.commands.app import register, run
 from denserk.config.choosing import ChooseSettings, parse_budget
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import Backend, ComputeSettings, DtypeChoice
 from denserk.config.formats import CorpusSettings
 from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.evaluation.choice import Outcome, undecided_sentence
@@ -517,6 +517,29 @@ def test_overwriting_does_not_keep_a_model_of_other_training_queries(settings):
         assert "another --output" in str(error.value.hint)
     with pytest.raises(MismatchError, match="train_qrels"):
         choose(settings(*candidates, train_qrels="test.txt", resume=True, **options))
+
+
+@pytest.mark.parametrize("dtype", [DtypeChoice.AUTO, DtypeChoice.BFLOAT16])
+def test_a_model_is_fine_tuned_in_the_precision_that_is_asked_for(settings, tmp_path, dtype):
+    """In float32 by default, as `finetune` does, also where texts are encoded in another one."""
+    choice = choose(
+        settings(
+            *("finetune:model", "x=0.5*finetune:model+0.5*model"),
+            train_qrels="train.txt",
+            finetune_steps=1,
+            block_size=40,
+        ),
+        compute=ComputeSettings(device="cpu", dtype=dtype, backend=Backend.TORCH),
+    )
+    training = json.loads((tmp_path / "choice/models/finetune-model/training.json").read_text())
+    trained_dtype = training["optimizer"]["dtype"]
+    [command] = [line for line in choice.commands if line.startswith("denserk finetune ")]
+    if dtype is DtypeChoice.AUTO:
+        assert trained_dtype == "float32"
+        assert "--dtype" not in command
+    else:
+        assert trained_dtype == "bfloat16"
+        assert "--dtype bfloat16" in command
 
 
 def test_an_index_of_another_corpus_is_not_overwritten(settings, tmp_path):
