@@ -13,6 +13,7 @@ sealed.jsonl               a line for each opening of the test queries
 queries.tsv choice.json costs.json choice.svg choice.png index.html    the result
 """
 
+import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,6 @@ from denserk.evaluation.choice import TestOpening
 from denserk.evaluation.results import Grades
 from denserk.index.ranking import Hits
 from denserk.io.blocks import refuse_other_run, texts_sha256
-from denserk.io.durability import flush_bytes
 from denserk.io.files import read_file, whole_binary, write_errors
 from denserk.io.ir_metadata import describe_run
 from denserk.io.manifest import Kind, Manifest, beside, read_manifest, write_manifest
@@ -40,7 +40,10 @@ from denserk.records import Qrel
 from denserk.tasks.choose_candidates import LearnedValues
 from denserk.tasks.choose_json import read_json, write_json
 
+logger = logging.getLogger(__name__)
+
 VALUES = "values.json"
+SEALED = "sealed.jsonl"
 TRAINING_QRELS = "training/qrels.txt"
 # keys of `made_from` in the manifest, each with a checksum
 QUERIES = ("topics", "qrels", "train_topics", "train_qrels")
@@ -119,13 +122,10 @@ class ChoiceFolder:
 
     def write_training_qrels(self, judgments: Grades) -> None:
         """Write the judgments of training queries that are not evaluated."""
-        path = self.path / TRAINING_QRELS
-        with write_errors(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
         rows = []
         for qid, grades in judgments.items():
             rows += [Qrel(qid, docid, grade) for docid, grade in grades.items()]
-        write_qrels(path, rows, QrelsFormat.TREC)
+        write_qrels(self.path / TRAINING_QRELS, rows, QrelsFormat.TREC)
 
     def block_folder(self, number: int) -> Path:
         """Return the folder of a block, numbered from 1; create it."""
@@ -172,12 +172,20 @@ class ChoiceFolder:
         describe_run(str(path), settings, made_from, {"queries": queries})
 
     def openings(self) -> list[TestOpening]:
-        """Return the openings of sealed test queries, the first one first."""
-        path = self.path / "sealed.jsonl"
+        """Return the openings of sealed test queries, the first one first.
+
+        A last line that was cut short, as by a power cut, is left out: its values were never shown.
+        """
+        path = self.path / SEALED
         if not path.is_file():
             return []
         openings = []
-        for number, line in enumerate(read_file(path).splitlines(), start=1):
+        for number, line in enumerate(read_file(path).splitlines(keepends=True), start=1):
+            if not line.endswith(b"\n"):
+                logger.warning(
+                    f"{path}:{number}: an opening whose record was cut short is left out"
+                )
+                break
             try:
                 openings.append(TestOpening(**orjson.loads(line)))
             except (ValueError, TypeError):
@@ -187,12 +195,11 @@ class ChoiceFolder:
         return openings
 
     def add_opening(self, opening: TestOpening) -> None:
-        """Append an opening to the record, and wait until the disk has it."""
-        path = self.path / "sealed.jsonl"
-        with write_errors(path):
-            with path.open("ab") as out:
-                out.write(orjson.dumps(opening.as_json(), option=orjson.OPT_APPEND_NEWLINE))
-            flush_bytes(path)
+        """Add an opening to the record, which is replaced as a whole, and wait for the disk."""
+        openings = [*self.openings(), opening]
+        with whole_binary(self.path / SEALED) as out:
+            for recorded in openings:
+                out.write(orjson.dumps(recorded.as_json(), option=orjson.OPT_APPEND_NEWLINE))
 
 
 def write_hits(path: Path, results: Iterator[tuple[str, Hits]], tag: str, digits: str) -> None:

@@ -340,6 +340,35 @@ def test_sealed_queries_are_opened_once(settings, tmp_path, caplog):
     assert "opening number 2" in caplog.text
 
 
+@pytest.mark.parametrize("length", [0, 1, 40])
+def test_a_record_that_was_cut_short_is_left_out(settings, tmp_path, caplog, length):
+    """The opening before it is still there, and the next one is added behind that."""
+    options = {"test_qrels": "test.txt"}
+    choose(settings("good.trec", "bad.trec", **options))
+    record = tmp_path / "choice/sealed.jsonl"
+    [line] = record.read_text().splitlines(keepends=True)
+    record.write_text(line + line[:length])
+    again = choose(settings("good.trec", "bad.trec", resume=True, **options))
+    assert again.test is not None
+    assert again.test.was_recorded
+    assert ("sealed.jsonl:2" in caplog.text) is (length > 0)
+    third = choose(settings("good.trec", "bad.trec", resume=True, open_again=True, **options))
+    assert third.test is not None
+    assert third.test.opening == 2
+    first_line, second_line = record.read_text().splitlines(keepends=True)
+    assert first_line == line
+    assert json.loads(second_line)["opening"] == 2
+
+
+def test_a_broken_record_is_an_error(settings, tmp_path):
+    options = {"test_qrels": "test.txt"}
+    choose(settings("good.trec", "bad.trec", **options))
+    record = tmp_path / "choice/sealed.jsonl"
+    record.write_text("{}\n" + record.read_text())
+    with pytest.raises(DenserkError, match="record of an opening"):
+        choose(settings("good.trec", "bad.trec", resume=True, **options))
+
+
 def test_sealed_queries_stay_sealed_without_a_decision(settings, tmp_path):
     choice = choose(settings("good.trec", "copy.trec", test_qrels="test.txt", budget="0s"))
     assert choice.test is None
