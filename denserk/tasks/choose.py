@@ -46,6 +46,7 @@ from denserk.tasks.choose_candidates import (
     SharedInputs,
 )
 from denserk.tasks.choose_folder import (
+    EXISTING_INPUTS,
     TRAINING_QRELS,
     BlockRecord,
     ChoiceFolder,
@@ -214,8 +215,19 @@ def _manifest(
         made_from |= _description("train_topics", "train_qrels", queries.training)
         if queries.training.dropped:
             made_from["train_qrels"]["dropped_queries"] = queries.training.dropped
+    made_from[EXISTING_INPUTS] = _existing_inputs(systems)
     contents = {"files": list(_all_retrievers(systems))}
     return Manifest(Kind.CHOICE, False, recorded_settings, made_from, contents)
+
+
+def _existing_inputs(systems: Sequence[System]) -> dict[str, Any]:
+    """Return the indexes and rerankers that systems read and do not build, by retriever."""
+    inputs = {}
+    for name, retriever in _all_retrievers(systems).items():
+        existing_input = retriever.existing_input()
+        if existing_input is not None:
+            inputs[name] = existing_input
+    return inputs
 
 
 def _description(topics_key: str, qrels_key: str, queries: JudgedQueries) -> dict[str, Any]:

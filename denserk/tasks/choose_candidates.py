@@ -55,13 +55,15 @@ from denserk.io.manifest import (
     Kind,
     beside,
     differences,
+    file_sha256,
     indexes_of,
     model_of,
     read_any_manifest,
     read_manifest,
     runs_of,
 )
-from denserk.io.outputs import training_folder
+from denserk.io.model_files import look_for_model
+from denserk.io.outputs import JOURNAL, MANIFEST, training_folder
 from denserk.io.runs import RunLookup
 from denserk.io.short_texts import first_names
 from denserk.records import Query, best_first
@@ -194,6 +196,14 @@ class Retriever(ABC):
     def description(self) -> Mapping[str, Any]:
         """What the manifest of a run records of this retriever, beside its topics."""
         return {}
+
+    def existing_input(self) -> Description | None:
+        """Return the name and checksums of the index or reranker that it reads and does not build.
+
+        None: there is none, or it is checked in another way. Others that are under the same name
+        when a comparison is resumed are told from it by this.
+        """
+        return None
 
     @property
     def bytes_per_passage(self) -> float | None:
@@ -345,6 +355,10 @@ class IndexFolder(Retriever):
         self.index = index
         self._sessions: dict[str, Any] = {}  # by topics
 
+    def existing_input(self) -> Description | None:
+        """Return the index."""
+        return {"name": self.index, "sha256": index_checksums(self.index)}
+
     def prepare(self) -> None:
         """Open the index."""
         self._session(self.inputs.settings.topics)
@@ -403,6 +417,22 @@ class IndexFolder(Retriever):
         return run
 
 
+def index_checksums(index: str) -> dict[str, str]:
+    """Return checksums that tell an index, or a folder of vectors, from others, by file.
+
+    They are those of its manifest. Of an index of another tool, which may be large, they are the
+    checksum of the ids and the size of the folder.
+    """
+    manifest_file = beside(index)
+    if not manifest_file.is_file():
+        ids = Path(index) / "docid"
+        return {"docid": file_sha256(ids), "size": f"{folder_bytes(Path(index))} bytes"}
+    contents = read_any_manifest(manifest_file).contents
+    if "journal_sha256" in contents:
+        return {JOURNAL: contents["journal_sha256"]}
+    return contents.get("sha256") or {MANIFEST: file_sha256(manifest_file)}
+
+
 @contextmanager
 def keeping_what_is_built(folder: Path) -> Iterator[None]:
     """Give errors about an index of another corpus or model a hint that helps in a choice.
@@ -416,7 +446,15 @@ def keeping_what_is_built(folder: Path) -> Iterator[None]:
         raise MismatchError(error.message, hint) from error
 
 
-class Bm25(IndexFolder):
+class BuiltIndex(IndexFolder):
+    """An index, or a folder of vectors, that is built in the folder of the choice."""
+
+    def existing_input(self) -> Description | None:
+        """Return None: what builds an index checks that it was built of the same inputs."""
+        return None
+
+
+class Bm25(BuiltIndex):
     """BM25 of the corpus."""
 
     def __init__(self, name: str, inputs: SharedInputs) -> None:
@@ -439,7 +477,7 @@ class Bm25(IndexFolder):
         return self._add_search(commands, index)
 
 
-class Encoder(IndexFolder):
+class Encoder(BuiltIndex):
     """Exact search over the vectors of a model."""
 
     def __init__(self, name: str, inputs: SharedInputs, model: str) -> None:
@@ -809,6 +847,13 @@ class RerankedRetriever(Retriever):
         self.depth = inputs.settings.rerank_depth
         if isinstance(part, CutRetriever):
             self.depth = part.depth
+
+    def existing_input(self) -> Description | None:
+        """Return the cross-encoder."""
+        from denserk.models.cross_encoder import reranker_fingerprint
+
+        fingerprint = reranker_fingerprint(look_for_model(self.model))
+        return {"name": self.model, "fingerprint": fingerprint}
 
     def prepare(self) -> None:
         """Load the cross-encoder, and copy the texts of the corpus."""

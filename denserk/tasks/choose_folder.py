@@ -32,7 +32,7 @@ from denserk.index.ranking import Hits
 from denserk.io.blocks import refuse_other_run, texts_sha256
 from denserk.io.files import read_file, whole_binary, write_errors
 from denserk.io.ir_metadata import describe_run
-from denserk.io.manifest import Kind, Manifest, beside, read_manifest, write_manifest
+from denserk.io.manifest import Description, Kind, Manifest, beside, read_manifest, write_manifest
 from denserk.io.outputs import refuse_occupied
 from denserk.io.qrels import write_qrels
 from denserk.io.runs import read_run_scores, write_run
@@ -47,6 +47,8 @@ SEALED = "sealed.jsonl"
 TRAINING_QRELS = "training/qrels.txt"
 # keys of `made_from` in the manifest, each with a checksum
 QUERIES = ("topics", "qrels", "train_topics", "train_qrels")
+# key of `made_from`: indexes and rerankers that are not built here, each with checksums
+EXISTING_INPUTS = "existing"
 RESULT_FILES = ("queries.tsv", "choice.json", "choice.svg", "choice.png", "index.html")
 
 
@@ -84,6 +86,7 @@ class ChoiceFolder:
             started = read_manifest(self.path, Kind.CHOICE, unfinished=True)
             if self._resume:
                 refuse_other_run(self.path, started, self._manifest, QUERIES)
+                self._refuse_changed_inputs(started)
             else:
                 self._remove_results(started)
         else:
@@ -91,6 +94,22 @@ class ChoiceFolder:
         with write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         write_manifest(self.path, self._manifest)
+
+    def _refuse_changed_inputs(self, started: Manifest) -> None:
+        """Raise a MismatchError if an index or a reranker is another one than at the start."""
+        inputs_at_start = started.made_from.get(EXISTING_INPUTS, {})  # absent in older folders
+        changes = []
+        for name, current_input in self._manifest.made_from[EXISTING_INPUTS].items():
+            if name in inputs_at_start:
+                changed_parts = differing_parts(inputs_at_start[name], current_input)
+                if changed_parts:
+                    changes.append(f"{current_input['name']} ({', '.join(changed_parts)})")
+        if changes:
+            raise MismatchError(
+                f"changed since {self.path} was started: {'; '.join(changes)}: its blocks of "
+                "queries were searched with what was there before",
+                "bring that back, or start over with --overwrite",
+            )
 
     def _remove_results(self, started: Manifest) -> None:
         """Remove the files that an earlier comparison wrote, and no others."""
@@ -108,6 +127,11 @@ class ChoiceFolder:
         for key in QUERIES:
             checksums[key] = self._manifest.made_from.get(key, {}).get("sha256")
         decisive = {"settings": self._manifest.settings, "queries": checksums}
+        existing_inputs = self._manifest.made_from[EXISTING_INPUTS]
+        if existing_inputs:
+            decisive[EXISTING_INPUTS] = [
+                {**existing_input, "name": None} for existing_input in existing_inputs.values()
+            ]
         return texts_sha256([[orjson.dumps(decisive, option=orjson.OPT_SORT_KEYS).decode()]])
 
     def complete(self, **contents: Any) -> None:
@@ -200,6 +224,25 @@ class ChoiceFolder:
         with whole_binary(self.path / SEALED) as out:
             for recorded in openings:
                 out.write(orjson.dumps(recorded.as_json(), option=orjson.OPT_APPEND_NEWLINE))
+
+
+def differing_parts(before: Description, after: Description) -> list[str]:
+    """Return what differs between two indexes, or two models, of one name.
+
+    >>> differing_parts({"sha256": {"docid": "a", "index": "b"}}, {"sha256": {"docid": "a"}})
+    ['index']
+    >>> differing_parts({"fingerprint": "a"}, {"fingerprint": "b"})
+    ['weights, tokenizer or configuration']
+    """
+    parts = []
+    if before.get("fingerprint") != after.get("fingerprint"):
+        parts.append("weights, tokenizer or configuration")
+    checksums_before = before.get("sha256", {})
+    checksums_after = after.get("sha256", {})
+    for file in sorted(checksums_before.keys() | checksums_after.keys()):
+        if checksums_before.get(file) != checksums_after.get(file):
+            parts.append(file)
+    return parts
 
 
 def write_hits(path: Path, results: Iterator[tuple[str, Hits]], tag: str, digits: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import random
 import shlex
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.evaluation.choice import Outcome, undecided_sentence
 from denserk.io.runs import read_run_scores
 from denserk.tasks.choose import choose
-from denserk.tasks.choose_candidates import RebuildCommands, SharedInputs
+from denserk.tasks.choose_candidates import RebuildCommands, SharedInputs, index_checksums
 from denserk.tasks.choose_folder import ChoiceFolder
 from denserk.tasks.choose_inputs import RetrieverFactory, parse_candidates
 from tests.docs.test_readme import parse
@@ -518,6 +519,64 @@ def test_fewer_queries_than_two_blocks_are_one_look(settings, caplog):
     choice = choose(settings("good.trec", "bad.trec", block_size=50))
     assert choice.blocks == 1
     assert "one block" in caplog.text
+
+
+def copy_of_folder(source: str, target: Path) -> Path:
+    """Copy a folder of the collection, or replace an earlier copy."""
+    shutil.rmtree(target, ignore_errors=True)
+    return Path(shutil.copytree(source, target))
+
+
+def test_a_changed_reranker_is_not_resumed(settings, tmp_path):
+    """Also where every block is evaluated, and not as the one of a recorded opening."""
+    reranker = copy_of_folder("reranker", tmp_path / "reranker")
+    candidates = (f"x=bad.trec>>{reranker}", "good.trec")
+    options: dict[str, Any] = {"test_qrels": "test.txt", "block_size": 20}
+    first = choose(settings(*candidates, **options))
+    again = choose(settings(*candidates, resume=True, **options))
+    assert again.as_json() == first.as_json()
+    write_tiny_classifier(reranker, "bert", VOCABULARY[:-1])
+    with pytest.raises(MismatchError, match=r"reranker \(weights, tokenizer") as error:
+        choose(settings(*candidates, resume=True, **options))
+    assert "--overwrite" in str(error.value.hint)
+    with pytest.raises(UsageError, match="was opened at"):
+        choose(settings(*candidates, overwrite=True, **options))
+
+
+def test_a_changed_index_is_not_resumed(settings, tmp_path):
+    settings()
+    index = tmp_path / "index"
+    (tmp_path / "less.jsonl").write_text(
+        "\n".join(Path("corpus.jsonl").read_text().split("\n")[1:])
+    )
+    words = ["index", "--type", "bm25", "--output", str(index), "--quiet", "--corpus"]
+    assert run([*words, "corpus.jsonl"]) == 0
+    candidates = (str(index), "good.trec")
+    choose(settings(*candidates, budget="0s"))
+    choose(settings(*candidates, budget="0s", resume=True))
+    assert run([*words, str(tmp_path / "less.jsonl"), "--overwrite"]) == 0
+    with pytest.raises(MismatchError, match=r"changed since .*index \(.*docid"):
+        choose(settings(*candidates, resume=True))
+    choose(settings(*candidates, budget="0s", overwrite=True))
+
+
+def test_a_changed_model_is_not_resumed(settings, tmp_path):
+    model = copy_of_folder("model", tmp_path / "model")
+    candidates = (str(model), "good.trec")
+    choose(settings(*candidates, budget="0s"))
+    write_tiny(model, "bert", VOCABULARY[:-1], head=False)
+    with pytest.raises(MismatchError, match="fingerprint"):
+        choose(settings(*candidates, resume=True))
+
+
+@pytest.mark.parametrize("file", ["docid", "index"])
+def test_an_index_of_another_tool_is_told_from_others(tmp_path, file):
+    (tmp_path / "docid").write_text("d1\n")
+    (tmp_path / "index").write_text("vectors")
+    checksums = index_checksums(str(tmp_path))
+    assert index_checksums(str(tmp_path)) == checksums
+    (tmp_path / file).write_text("d22")
+    assert index_checksums(str(tmp_path)) != checksums
 
 
 def test_another_question_is_not_resumed(settings):
