@@ -37,9 +37,11 @@ from denserk.io.manifest import Kind, Manifest
 from denserk.io.outputs import scratch_folder
 from denserk.io.topics import topics_sha256
 from denserk.records import Query
-from denserk.reporting import track
+from denserk.reporting import track, warning_of_deadline
 from denserk.tasks.choose_candidates import (
     Block,
+    BuiltIndex,
+    FinetunedEncoder,
     FittedHybrid,
     RebuildCommands,
     Retriever,
@@ -118,7 +120,8 @@ def choose(
         if queries.training is not None and settings.drop_shared_training:
             folder.write_training_qrels(queries.training.judgments)
         comparison = BlockwiseComparison(inputs, systems, queries.deciding, folder)
-        comparison.prepare()
+        with warning_of_deadline(deadline, f"--budget {settings.budget}"):
+            comparison.prepare()
         comparison.compare(deadline)
         choice = comparison.choice()
         comparison.write(choice)
@@ -276,22 +279,50 @@ class BlockwiseComparison:
                 self._fitted_hybrids[hybrid.name] = hybrid
 
     def prepare(self) -> None:
-        """Build what is missing."""
-        for name, retriever in _all_retrievers([*self._systems.values()]).items():
+        """Build what is missing, and log how far that is."""
+        retrievers = _all_retrievers([*self._systems.values()])
+        to_build = [
+            retriever
+            for name, retriever in retrievers.items()
+            if isinstance(retriever, BuiltIndex) and not self._costs.is_built.get(name)
+        ]
+        if to_build:
+            logger.info(f"to build before the first block of queries: {_names(to_build)}")
+        for name, retriever in retrievers.items():
             if self._costs.is_built.get(name):
                 retriever.prepare()
-            else:
-                self._prepare_timed(retriever)
+                continue
+            seconds = self._prepare_timed(retriever)
+            if retriever in to_build:
+                to_build.remove(retriever)
+                self._log_built(retriever, seconds, to_build)
 
-    def _prepare_timed(self, retriever: Retriever) -> None:
-        """Prepare a retriever; the time counts, also where it is interrupted."""
+    def _prepare_timed(self, retriever: Retriever) -> float:
+        """Prepare a retriever and return the seconds; they count also where it is interrupted."""
         started = time.perf_counter()
         try:
             retriever.prepare()
             self._costs.is_built[retriever.name] = True
         finally:
-            self._costs.add_build(retriever.name, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            self._costs.add_build(retriever.name, seconds)
             self._costs.write()
+        return seconds
+
+    def _log_built(
+        self, retriever: Retriever, seconds: float, to_build: Sequence[Retriever]
+    ) -> None:
+        """Log that a retriever is built, what is still to build, and what is known of its time."""
+        message = f"{retriever.name} is built ({seconds:,.0f} s)"
+        if to_build:
+            message += f"; still to build: {_names(to_build)}"
+        logger.info(message)
+        for trained in to_build:
+            if isinstance(trained, FinetunedEncoder) and retriever in trained.built_from:
+                logger.info(
+                    f"{trained.name} encodes the same passages once it is trained, for about as "
+                    f"long as {retriever.name}"
+                )
 
     def compare(self, deadline: float | None) -> None:
         """Evaluate block after block until one system is left, or queries or time are used up.
@@ -312,8 +343,10 @@ class BlockwiseComparison:
                 if record is not None:
                     self._recall(record)
                 else:
-                    if evaluated_blocks > 0 and _is_over(deadline):
-                        return
+                    if _is_over(deadline):
+                        if evaluated_blocks > 0:
+                            return
+                        self._warn_of_used_budget()
                     record = self._evaluate(number, block)
                     self._costs.write()  # first: a block that is written is never searched again
                     self._folder.write_block(number, record)
@@ -323,6 +356,13 @@ class BlockwiseComparison:
                 progress.note(f"{len(self._comparison.remaining)} candidates")
                 if len(self._comparison.remaining) == 1:
                     return
+
+    def _warn_of_used_budget(self) -> None:
+        """Warn that building has taken all the time of a budget."""
+        logger.warning(
+            f"--budget {self._settings.budget} was used up before this call evaluated a block of "
+            "queries: one is evaluated all the same; --resume continues, with what is built"
+        )
 
     def _evaluate(self, number: int, block: Block) -> BlockRecord:
         """Search and evaluate a block with the remaining systems.
@@ -610,6 +650,11 @@ def values_of_run(run: Run, judgments: Any, measure: Measure) -> list[float]:
     result = Evaluator([measure], judgments).evaluate("run", runs_with_hits)
     value_by_qid = result.per_query[str(measure)]
     return [value_by_qid[qid] for qid in judgments]
+
+
+def _names(retrievers: Sequence[Retriever]) -> str:
+    """Return the names of retrievers in a sentence."""
+    return ", ".join(retriever.name for retriever in retrievers)
 
 
 def _is_over(deadline: float | None) -> bool:

@@ -214,6 +214,33 @@ def test_a_budget_ends_between_blocks_and_is_continued(settings, tmp_path):
     assert json.loads((tmp_path / "choice/manifest.json").read_text())["complete"] is True
 
 
+def test_a_budget_that_building_uses_up_is_a_warning(settings, caplog):
+    """Not where blocks were evaluated in time, and not where none remains."""
+    candidates = ("bm25", "good.trec")
+    with caplog.at_level("INFO", "denserk"):
+        choose(settings(*candidates, budget="0s", block_size=20))
+    assert "to build before the first block of queries: bm25" in caplog.text
+    assert "bm25 is built" in caplog.text
+    assert "--budget 0s was used up" in caplog.text
+    caplog.clear()
+    choose(settings(*candidates, budget="1h", block_size=20, resume=True))
+    choose(settings(*candidates, budget="0s", block_size=20, resume=True))
+    assert "used up" not in caplog.text
+    assert "to build" not in caplog.text
+
+
+def test_what_is_built_and_what_is_still_to_build_is_logged(settings, caplog):
+    options: dict[str, Any] = {"train_qrels": "train.txt", "finetune_steps": 1, "block_size": 40}
+    with caplog.at_level("INFO", "denserk"):
+        choose(settings("bm25", "finetune:model", **options))
+    messages = [record.getMessage() for record in caplog.records]
+    [first] = [message for message in messages if message.startswith("bm25 is built")]
+    assert first.endswith("still to build: model, finetune-model")
+    [last] = [message for message in messages if message.startswith("finetune-model is built")]
+    assert "still to build" not in last
+    assert any("for about as long as model" in message for message in messages)
+
+
 @pytest.mark.parametrize("text", ["20", "min", "-1s", "20 days", ""])
 def test_a_budget_has_a_unit(text):
     with pytest.raises(UsageError, match="--budget"):
