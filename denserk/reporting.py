@@ -348,3 +348,14 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*(printable(cell, None) for cell in row))
     Console(markup=False).print(table)
+
+
+def print_below_table(text: str) -> None:
+    """Print a line below a table on a terminal, also with --quiet.
+
+    Elsewhere stdout has the rows of the table alone, and the line is a message.
+    """
+    if sys.stdout.isatty():
+        print(printable(text))  # noqa: T201
+    else:
+        logger.info(text)
