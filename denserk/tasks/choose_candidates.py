@@ -506,16 +506,17 @@ class Encoder(BuiltIndex):
 
     def rebuild(self, commands: RebuildCommands) -> str:
         """Add the encoding and its search."""
-        return self._add_encoding(commands, self.model)
+        vectors = self.add_encoding(commands, self.model)
+        return self._add_search(commands, vectors)
 
-    def _add_encoding(self, commands: RebuildCommands, model: str) -> str:
-        """Add the encoding of the corpus by a model, and its search; return the run."""
+    def add_encoding(self, commands: RebuildCommands, model: str) -> str:
+        """Add the encoding of the corpus by a model; return the folder of vectors."""
         vectors = commands.path(self.name)
         words = ["--model", model, "--corpus", *commands.corpus_words, *commands.compute_words]
         for name, value in self.text_options.items():
             words += [f"--{name.replace('_', '-')}", str(value)]
         commands.add("encode", *words, "--output", vectors)
-        return self._add_search(commands, vectors)
+        return vectors
 
 
 class FinetunedEncoder(Encoder):
@@ -641,38 +642,48 @@ class FinetunedEncoder(Encoder):
 
     def rebuild(self, commands: RebuildCommands) -> str:
         """Add mining, training, encoding and search."""
+        base_vectors = self._base.add_encoding(commands, self._base.model)
+        run = self._add_training_search(commands, base_vectors)
+        examples = self._add_mining(commands, run)
+        model = self._add_training(commands, examples)
+        vectors = self.add_encoding(commands, model)
+        return self._add_search(commands, vectors)
+
+    def _training_queries_words(self, commands: RebuildCommands) -> list[str]:
+        """Return the options that name the training queries and their judgments."""
         settings = commands.settings
-        vectors = commands.path(self._base.name)
-        corpus = ["--corpus", *commands.corpus_words]
-        commands.add(
-            "encode", "--model", self._base.model, *corpus, *commands.compute_words,
-            "--output", vectors,
-        )  # fmt: skip
-        run = commands.path(f"{self.name}-train.trec")
         topics_words = commands.words_of_topics(settings.train_topics or settings.topics)
-        qrels = self.inputs.train_qrels or ""
-        commands.add(
-            "search", "--index", vectors, "--topics", *topics_words, "--qrels", qrels,
-            "--hits", str(SEARCHED_DEPTH), *commands.compute_words, "--output", run,
-        )  # fmt: skip
+        return ["--topics", *topics_words, "--qrels", self.inputs.train_qrels or ""]
+
+    def _add_training_search(self, commands: RebuildCommands, vectors: str) -> str:
+        """Add the search for the training queries in the base model's vectors; return the run."""
+        run = commands.path(f"{self.name}-train.trec")
+        words = ["--index", vectors, *self._training_queries_words(commands)]
+        words += ["--hits", str(SEARCHED_DEPTH), *commands.compute_words]
+        commands.add("search", *words, "--output", run)
+        return run
+
+    def _add_mining(self, commands: RebuildCommands, run: str) -> str:
+        """Add the mining of negatives from the hits of a run; return the training examples."""
         examples = commands.path(f"{self.name}.jsonl")
-        commands.add(
-            "mine-negatives", "--topics", *topics_words, "--qrels", qrels, "--run", run, *corpus,
-            "--depth", str(MINING_DEPTH), "--num-negatives", str(settings.finetune_negatives),
-            "--skip-missing", "--output", examples,
-        )  # fmt: skip
+        words = [*self._training_queries_words(commands), "--run", run]
+        words += ["--corpus", *commands.corpus_words, "--depth", str(MINING_DEPTH)]
+        words += ["--num-negatives", str(commands.settings.finetune_negatives), "--skip-missing"]
+        commands.add("mine-negatives", *words, "--output", examples)
+        return examples
+
+    def _add_training(self, commands: RebuildCommands, examples: str) -> str:
+        """Add the training on examples; return the model."""
+        settings = commands.settings
         model = commands.path(f"{self.name}-model")
-        options: list[str] = []
+        words = ["--model", self._base.model, "--train-data", examples]
         for name, value in self._training_options.items():
-            options += [f"--{name.replace('_', '-')}", f"{value:g}"]
+            words += [f"--{name.replace('_', '-')}", f"{value:g}"]
         if self._dtype is not Dtype.FLOAT32:
-            options += ["--dtype", self._dtype.value]
-        commands.add(
-            "finetune", "--model", self._base.model, "--train-data", examples, *options,
-            "--max-steps", str(settings.finetune_steps), "--seed", str(settings.seed),
-            "--output", model,
-        )  # fmt: skip
-        return self._add_encoding(commands, model)
+            words += ["--dtype", self._dtype.value]
+        words += ["--max-steps", str(settings.finetune_steps), "--seed", str(settings.seed)]
+        commands.add("finetune", *words, "--output", model)
+        return model
 
 
 class Hybrid(Retriever):
@@ -810,8 +821,8 @@ class CutRetriever(Retriever):
         [part] = self.parts
         part_run = part.rebuild(commands)
         run = commands.path(f"{self.name}.trec")
-        commands.add("fuse", part_run, part_run, "--method", "linear", "--weights", "1,0",
-                     "--hits", str(self.depth), "--output", run)  # fmt: skip
+        options = ["--method", "linear", "--weights", "1,0", "--hits", str(self.depth)]
+        commands.add("fuse", part_run, part_run, *options, "--output", run)
         return run
 
 
