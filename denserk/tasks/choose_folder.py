@@ -205,14 +205,14 @@ class ChoiceFolder:
             return []
         openings = []
         for number, line in enumerate(read_file(path).splitlines(keepends=True), start=1):
-            if not line.endswith(b"\n"):
-                logger.warning(
-                    f"{path}:{number}: an opening whose record was cut short is left out"
-                )
-                break
             try:
                 openings.append(TestOpening(**orjson.loads(line)))
             except (ValueError, TypeError):
+                if not line.endswith(b"\n"):
+                    logger.warning(
+                        f"{path}:{number}: an opening whose record was cut short is left out"
+                    )
+                    continue
                 raise InputError(
                     path, number, "another text", "the record of an opening, as JSON"
                 ) from None

@@ -388,6 +388,17 @@ def test_a_record_that_was_cut_short_is_left_out(settings, tmp_path, caplog, len
     assert json.loads(second_line)["opening"] == 2
 
 
+def test_a_record_without_its_last_line_end_counts(settings, tmp_path):
+    """As an editor leaves it: the test queries were opened."""
+    options = {"test_qrels": "test.txt"}
+    choose(settings("good.trec", "bad.trec", **options))
+    record = tmp_path / "choice/sealed.jsonl"
+    record.write_text(record.read_text().rstrip())
+    again = choose(settings("good.trec", "bad.trec", resume=True, **options))
+    assert again.test is not None
+    assert again.test.was_recorded
+
+
 def test_a_broken_record_is_an_error(settings, tmp_path):
     options = {"test_qrels": "test.txt"}
     choose(settings("good.trec", "bad.trec", **options))
