@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from threading import Event, Thread
+from typing import NamedTuple
 
 from denserk.errors import DenserkError
 
@@ -22,6 +23,7 @@ logger = logging.getLogger("denserk")
 
 LONGEST = 1000  # characters of a message, which may name several files
 EVERY = 10.0  # seconds between lines of progress
+FIRST_SHARE = 0.05  # of a task, after which its time is estimated against a deadline
 FIRST_INTERVALS = 12  # then lines are further apart
 
 
@@ -52,9 +54,87 @@ def set_display(display: Display | None) -> None:
 
 def track(task: str, total: int | None, unit: str) -> AbstractContextManager[Progress]:
     """Show the progress of a task, "encoding passages", of `total` units, "passages"."""
-    if _display is None:
-        return nullcontext(Progress())
-    return _display(task, total, unit)
+    display = _display or _hidden
+    return display(task, total, unit)
+
+
+def _hidden(task: str, total: int | None, unit: str) -> AbstractContextManager[Progress]:
+    """Count progress, and show nothing."""
+    return nullcontext(Progress())
+
+
+class _DeadlineProgress(Progress):
+    """Progress that warns once if a task will probably end after a deadline."""
+
+    def __init__(self, shown: Progress, task: str, total: int, deadline: "_Deadline") -> None:
+        self._shown = shown
+        self._task = task
+        self._total = total
+        self._deadline = deadline
+        self._start = time.monotonic()
+        self._has_warned = False
+
+    def advance(self, count: int = 1) -> None:
+        """Add `count` finished units, and look whether the others will be finished in time."""
+        super().advance(count)
+        self._shown.advance(count)
+        if not self._has_warned:
+            self._warn_if_late()
+
+    def note(self, text: str) -> None:
+        """Show a note beside the count."""
+        self._shown.note(text)
+
+    def _warn_if_late(self) -> None:
+        """Warn if the rest will take longer than there is time."""
+        now = time.monotonic()
+        seconds = now - self._start
+        is_known = seconds >= EVERY and self.done >= FIRST_SHARE * self._total
+        if not is_known:
+            return
+        remaining_seconds = seconds * (self._total - self.done) / self.done
+        budget_seconds = max(0.0, self._deadline.time - now)
+        if remaining_seconds <= budget_seconds:
+            return
+        self._has_warned = True
+        logger.warning(
+            f"{self._task} will take about {remaining_seconds:,.0f} s more, and "
+            f"{budget_seconds:,.0f} s of {self._deadline.name} are left"
+        )
+
+
+class _Deadline(NamedTuple):
+    """When something must have ended, by the monotonic clock, and what says so."""
+
+    time: float
+    name: str
+
+
+@contextmanager
+def warning_of_deadline(deadline: float | None, name: str) -> Iterator[None]:
+    """Warn when a task that `track` shows will probably end after a deadline; None: never.
+
+    The estimate is made when a part of the task is done. `name` says what set the deadline.
+    """
+    if deadline is None:
+        yield
+        return
+    display = _display or _hidden
+
+    @contextmanager
+    def display_with_deadline(task: str, total: int | None, unit: str) -> Iterator[Progress]:
+        with display(task, total, unit) as progress:
+            if total:
+                yield _DeadlineProgress(progress, task, total, _Deadline(deadline, name))
+            else:
+                yield progress
+
+    display_before = _display
+    set_display(display_with_deadline)
+    try:
+        yield
+    finally:
+        set_display(display_before)
 
 
 @dataclass(frozen=True)
@@ -268,3 +348,14 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         table.add_row(*(printable(cell, None) for cell in row))
     Console(markup=False).print(table)
+
+
+def print_below_table(text: str) -> None:
+    """Print a line below a table on a terminal, also with --quiet.
+
+    Elsewhere stdout has the rows of the table alone, and the line is a message.
+    """
+    if sys.stdout.isatty():
+        print(printable(text))  # noqa: T201
+    else:
+        logger.info(text)

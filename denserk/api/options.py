@@ -480,6 +480,9 @@ class ChooseOptions(ResumeOptions, CorpusOptions, ComputeOptions, total=False):
     [default: None]"""
     train_topics: PathName | None
     """Texts of the training queries. [default: topics]"""
+    drop_shared_training: bool
+    """Leave training queries that qrels or test_qrels judge, too, out of the training; without
+    this they are an error. [default: False]"""
     test_qrels: PathName | None
     """Judgments of sealed test queries: opened once, after the decision, for the systems that may
     be the best; each opening is recorded in sealed.jsonl. [default: None]"""

@@ -21,7 +21,7 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import fields_of, reject_given
 from denserk.config.shared import OverwriteSettings
 from denserk.errors import UsageError
-from denserk.reporting import print_table, printable
+from denserk.reporting import print_below_table, print_table, printable
 
 if TYPE_CHECKING:
     from denserk.evaluation.choice import Choice, TestOpening
@@ -423,7 +423,7 @@ def choose(settings: ChooseSettings, corpus: CorpusSettings, compute: ComputeSet
 
     choice = task(settings, corpus, compute)
     print_table(HEADER, [table_row(system, choice) for system in choice.systems])
-    logger.info(sentence(choice))
+    print_below_table(sentence(choice))
     _log_undecided_differences(choice)
     if choice.test is not None:
         _log_test(choice.test)

@@ -67,6 +67,9 @@ class ChooseSettings(ResumeSettings, kw_only=True):
     """Judgments of training queries, for finetune:MODEL; their queries must not decide, too."""
     train_topics: str | None = option(None, metavar="FILE|DIR|NAME", needs="train_qrels")
     """Texts of the training queries. [default: --topics]"""
+    drop_shared_training: bool = setting(False, needs="train_qrels")
+    """Leave training queries that --qrels or --test-qrels judge, too, out of the training; without
+    this they are an error."""
     test_qrels: str | None = option(None, metavar="FILE|DIR|NAME")
     """Judgments of sealed test queries: opened once, after the decision, for the systems that may
     be the best; each opening is recorded in sealed.jsonl."""

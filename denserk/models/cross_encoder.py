@@ -239,6 +239,12 @@ def _with_new_head(folder: Path, seed: int) -> Reranker:
     return Reranker(model, encoder.folder, stored.text, PairSettings()).train()
 
 
+def reranker_fingerprint(folder: Path) -> str:
+    """Return the SHA-256 of a cross-encoder's weights, tokenizer and configuration."""
+    files = [*folder.glob(DENSERK_FILE), *checkpoints.encoder_files(folder)]
+    return fingerprint_of(folder, files)
+
+
 class PairScorer:
     """A loaded cross-encoder, given as a folder or a name on the hub, that scores pairs.
 
@@ -256,8 +262,7 @@ class PairScorer:
         self.name, folder = find_model(model)
         with reading([folder]):
             reranker = read_reranker(folder).fit(text, pair_max_length)
-            files = [*folder.glob(DENSERK_FILE), *checkpoints.encoder_files(folder)]
-            self.fingerprint = fingerprint_of(folder, files)
+            self.fingerprint = reranker_fingerprint(folder)
         self.compute = compute
         self.text = reranker.text
         self.pairs = reranker.pairs

@@ -37,15 +37,19 @@ from denserk.io.manifest import Kind, Manifest
 from denserk.io.outputs import scratch_folder
 from denserk.io.topics import topics_sha256
 from denserk.records import Query
-from denserk.reporting import track
+from denserk.reporting import track, warning_of_deadline
 from denserk.tasks.choose_candidates import (
     Block,
+    BuiltIndex,
+    FinetunedEncoder,
     FittedHybrid,
     RebuildCommands,
     Retriever,
     SharedInputs,
 )
 from denserk.tasks.choose_folder import (
+    EXISTING_INPUTS,
+    TRAINING_QRELS,
     BlockRecord,
     ChoiceFolder,
     write_hits,
@@ -60,6 +64,7 @@ from denserk.tasks.choose_inputs import (
     read_judged_queries,
     read_run_files,
     refuse_overlap,
+    without_shared,
 )
 from denserk.tasks.choose_json import write_json
 from denserk.tasks.choose_runs import COSTS, Costs, RunsOfBlock
@@ -102,6 +107,7 @@ def choose(
             scratch=scratch,
             measure=measure,
             opened=opened,
+            train_qrels=_qrels_to_train_on(settings),
             training_queries=_checksums(queries.training),
         )
         factory = RetrieverFactory(inputs)
@@ -111,8 +117,11 @@ def choose(
         run_checksums = read_run_files(systems, queries.deciding, queries.test)
         folder = ChoiceFolder(settings, _manifest(inputs, systems, queries, run_checksums))
         folder.prepare()
+        if queries.training is not None and settings.drop_shared_training:
+            folder.write_training_qrels(queries.training.judgments)
         comparison = BlockwiseComparison(inputs, systems, queries.deciding, folder)
-        comparison.prepare()
+        with warning_of_deadline(deadline, f"--budget {settings.budget}"):
+            comparison.prepare()
         comparison.compare(deadline)
         choice = comparison.choice()
         comparison.write(choice)
@@ -139,20 +148,41 @@ def _read_queries(settings: ChooseSettings) -> QueriesByPurpose:
             "give judgments of some hundred queries",
         )
     check_relevant_passages(deciding)
-    training = None
-    if settings.train_qrels is not None:
-        topics = settings.train_topics or settings.topics
-        training = read_judged_queries(topics, settings.train_qrels, settings)
-        reason = "what a model was trained on says nothing about new queries"
-        refuse_overlap(deciding, training, reason)
     test = None
     if settings.test_qrels is not None:
         topics = settings.test_topics or settings.topics
         test = read_judged_queries(topics, settings.test_qrels, settings)
         refuse_overlap(deciding, test, "test queries must not decide")
-        if training is not None:
-            refuse_overlap(training, test, "test queries must not train a model")
+    training = None
+    if settings.train_qrels is not None:
+        training = _read_training_queries(settings, settings.train_qrels, deciding, test)
     return QueriesByPurpose(deciding, training, test)
+
+
+def _read_training_queries(
+    settings: ChooseSettings, qrels: str, deciding: JudgedQueries, test: JudgedQueries | None
+) -> JudgedQueries:
+    """Return the training queries; those that are evaluated are left out, or raise an error."""
+    training = read_judged_queries(settings.train_topics or settings.topics, qrels, settings)
+    if settings.drop_shared_training:
+        evaluated = [deciding] if test is None else [deciding, test]
+        return without_shared(training, evaluated)
+    hint = (
+        "give judgments of other queries, or leave them out of the training: "
+        "--set drop-shared-training=yes"
+    )
+    reason = "what a model was trained on says nothing about new queries"
+    refuse_overlap(deciding, training, reason, hint)
+    if test is not None:
+        refuse_overlap(training, test, "test queries must not train a model", hint)
+    return training
+
+
+def _qrels_to_train_on(settings: ChooseSettings) -> str | None:
+    """Return the file with the judgments of training queries; None: there are no such queries."""
+    if settings.drop_shared_training:
+        return str(Path(settings.output) / TRAINING_QRELS)
+    return settings.train_qrels
 
 
 def _checksums(training: JudgedQueries | None) -> Mapping[str, str]:
@@ -186,8 +216,21 @@ def _manifest(
     }
     if queries.training is not None:
         made_from |= _description("train_topics", "train_qrels", queries.training)
+        if queries.training.dropped:
+            made_from["train_qrels"]["dropped_queries"] = queries.training.dropped
+    made_from[EXISTING_INPUTS] = _existing_inputs(systems)
     contents = {"files": list(_all_retrievers(systems))}
     return Manifest(Kind.CHOICE, False, recorded_settings, made_from, contents)
+
+
+def _existing_inputs(systems: Sequence[System]) -> dict[str, Any]:
+    """Return the indexes and rerankers that systems read and do not build, by retriever."""
+    inputs = {}
+    for name, retriever in _all_retrievers(systems).items():
+        existing_input = retriever.existing_input()
+        if existing_input is not None:
+            inputs[name] = existing_input
+    return inputs
 
 
 def _description(topics_key: str, qrels_key: str, queries: JudgedQueries) -> dict[str, Any]:
@@ -236,22 +279,50 @@ class BlockwiseComparison:
                 self._fitted_hybrids[hybrid.name] = hybrid
 
     def prepare(self) -> None:
-        """Build what is missing."""
-        for name, retriever in _all_retrievers([*self._systems.values()]).items():
+        """Build what is missing, and log how far that is."""
+        retrievers = _all_retrievers([*self._systems.values()])
+        to_build = [
+            retriever
+            for name, retriever in retrievers.items()
+            if isinstance(retriever, BuiltIndex) and not self._costs.is_built.get(name)
+        ]
+        if to_build:
+            logger.info(f"to build before the first block of queries: {_names(to_build)}")
+        for name, retriever in retrievers.items():
             if self._costs.is_built.get(name):
                 retriever.prepare()
-            else:
-                self._prepare_timed(retriever)
+                continue
+            seconds = self._prepare_timed(retriever)
+            if retriever in to_build:
+                to_build.remove(retriever)
+                self._log_built(retriever, seconds, to_build)
 
-    def _prepare_timed(self, retriever: Retriever) -> None:
-        """Prepare a retriever; the time counts, also where it is interrupted."""
+    def _prepare_timed(self, retriever: Retriever) -> float:
+        """Prepare a retriever and return the seconds; they count also where it is interrupted."""
         started = time.perf_counter()
         try:
             retriever.prepare()
             self._costs.is_built[retriever.name] = True
         finally:
-            self._costs.add_build(retriever.name, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            self._costs.add_build(retriever.name, seconds)
             self._costs.write()
+        return seconds
+
+    def _log_built(
+        self, retriever: Retriever, seconds: float, to_build: Sequence[Retriever]
+    ) -> None:
+        """Log that a retriever is built, what is still to build, and what is known of its time."""
+        message = f"{retriever.name} is built ({seconds:,.0f} s)"
+        if to_build:
+            message += f"; still to build: {_names(to_build)}"
+        logger.info(message)
+        for trained in to_build:
+            if isinstance(trained, FinetunedEncoder) and retriever in trained.built_from:
+                logger.info(
+                    f"{trained.name} encodes the same passages once it is trained, for about as "
+                    f"long as {retriever.name}"
+                )
 
     def compare(self, deadline: float | None) -> None:
         """Evaluate block after block until one system is left, or queries or time are used up.
@@ -272,8 +343,10 @@ class BlockwiseComparison:
                 if record is not None:
                     self._recall(record)
                 else:
-                    if evaluated_blocks > 0 and _is_over(deadline):
-                        return
+                    if _is_over(deadline):
+                        if evaluated_blocks > 0:
+                            return
+                        self._warn_of_used_budget()
                     record = self._evaluate(number, block)
                     self._costs.write()  # first: a block that is written is never searched again
                     self._folder.write_block(number, record)
@@ -283,6 +356,13 @@ class BlockwiseComparison:
                 progress.note(f"{len(self._comparison.remaining)} candidates")
                 if len(self._comparison.remaining) == 1:
                     return
+
+    def _warn_of_used_budget(self) -> None:
+        """Warn that building has taken all the time of a budget."""
+        logger.warning(
+            f"--budget {self._settings.budget} was used up before this call evaluated a block of "
+            "queries: one is evaluated all the same; --resume continues, with what is built"
+        )
 
     def _evaluate(self, number: int, block: Block) -> BlockRecord:
         """Search and evaluate a block with the remaining systems.
@@ -570,6 +650,11 @@ def values_of_run(run: Run, judgments: Any, measure: Measure) -> list[float]:
     result = Evaluator([measure], judgments).evaluate("run", runs_with_hits)
     value_by_qid = result.per_query[str(measure)]
     return [value_by_qid[qid] for qid in judgments]
+
+
+def _names(retrievers: Sequence[Retriever]) -> str:
+    """Return the names of retrievers in a sentence."""
+    return ", ".join(retriever.name for retriever in retrievers)
 
 
 def _is_over(deadline: float | None) -> bool:

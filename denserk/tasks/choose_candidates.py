@@ -19,7 +19,13 @@ import numpy as np
 
 from denserk.config import finetuning
 from denserk.config.choosing import ChooseSettings
-from denserk.config.encoding import ComputeSettings, EncodeSettings, ModelOptions
+from denserk.config.encoding import (
+    ComputeSettings,
+    Dtype,
+    DtypeChoice,
+    EncodeSettings,
+    ModelOptions,
+)
 from denserk.config.formats import CorpusSettings, RunFormat
 from denserk.config.mining import MiningPaths, MiningSettings
 from denserk.config.options import NOTHING, given_fields, spelled
@@ -49,13 +55,15 @@ from denserk.io.manifest import (
     Kind,
     beside,
     differences,
+    file_sha256,
     indexes_of,
     model_of,
     read_any_manifest,
     read_manifest,
     runs_of,
 )
-from denserk.io.outputs import training_folder
+from denserk.io.model_files import look_for_model
+from denserk.io.outputs import JOURNAL, MANIFEST, training_folder
 from denserk.io.runs import RunLookup
 from denserk.io.short_texts import first_names
 from denserk.records import Query, best_first
@@ -88,6 +96,7 @@ class SharedInputs:
     scratch: Path  # a temporary folder
     measure: Measure
     opened: ExitStack  # closes what retrievers have opened
+    train_qrels: str | None = None  # the judgments that models are trained on
     # checksums of the topics and of the judgments that models are trained on
     training_queries: Mapping[str, str] = field(default_factory=dict)
 
@@ -187,6 +196,14 @@ class Retriever(ABC):
     def description(self) -> Mapping[str, Any]:
         """What the manifest of a run records of this retriever, beside its topics."""
         return {}
+
+    def existing_input(self) -> Description | None:
+        """Return the name and checksums of the index or reranker that it reads and does not build.
+
+        None: there is none, or it is checked in another way. Others that are under the same name
+        when a comparison is resumed are told from it by this.
+        """
+        return None
 
     @property
     def bytes_per_passage(self) -> float | None:
@@ -338,6 +355,10 @@ class IndexFolder(Retriever):
         self.index = index
         self._sessions: dict[str, Any] = {}  # by topics
 
+    def existing_input(self) -> Description | None:
+        """Return the index."""
+        return {"name": self.index, "sha256": index_checksums(self.index)}
+
     def prepare(self) -> None:
         """Open the index."""
         self._session(self.inputs.settings.topics)
@@ -396,6 +417,22 @@ class IndexFolder(Retriever):
         return run
 
 
+def index_checksums(index: str) -> dict[str, str]:
+    """Return checksums that tell an index, or a folder of vectors, from others, by file.
+
+    They are those of its manifest. Of an index of another tool, which may be large, they are the
+    checksum of the ids and the size of the folder.
+    """
+    manifest_file = beside(index)
+    if not manifest_file.is_file():
+        ids = Path(index) / "docid"
+        return {"docid": file_sha256(ids), "size": f"{folder_bytes(Path(index))} bytes"}
+    contents = read_any_manifest(manifest_file).contents
+    if "journal_sha256" in contents:
+        return {JOURNAL: contents["journal_sha256"]}
+    return contents.get("sha256") or {MANIFEST: file_sha256(manifest_file)}
+
+
 @contextmanager
 def keeping_what_is_built(folder: Path) -> Iterator[None]:
     """Give errors about an index of another corpus or model a hint that helps in a choice.
@@ -409,7 +446,15 @@ def keeping_what_is_built(folder: Path) -> Iterator[None]:
         raise MismatchError(error.message, hint) from error
 
 
-class Bm25(IndexFolder):
+class BuiltIndex(IndexFolder):
+    """An index, or a folder of vectors, that is built in the folder of the choice."""
+
+    def existing_input(self) -> Description | None:
+        """Return None: what builds an index checks that it was built of the same inputs."""
+        return None
+
+
+class Bm25(BuiltIndex):
     """BM25 of the corpus."""
 
     def __init__(self, name: str, inputs: SharedInputs) -> None:
@@ -432,7 +477,7 @@ class Bm25(IndexFolder):
         return self._add_search(commands, index)
 
 
-class Encoder(IndexFolder):
+class Encoder(BuiltIndex):
     """Exact search over the vectors of a model."""
 
     def __init__(self, name: str, inputs: SharedInputs, model: str) -> None:
@@ -461,16 +506,17 @@ class Encoder(IndexFolder):
 
     def rebuild(self, commands: RebuildCommands) -> str:
         """Add the encoding and its search."""
-        return self._add_encoding(commands, self.model)
+        vectors = self.add_encoding(commands, self.model)
+        return self._add_search(commands, vectors)
 
-    def _add_encoding(self, commands: RebuildCommands, model: str) -> str:
-        """Add the encoding of the corpus by a model, and its search; return the run."""
+    def add_encoding(self, commands: RebuildCommands, model: str) -> str:
+        """Add the encoding of the corpus by a model; return the folder of vectors."""
         vectors = commands.path(self.name)
         words = ["--model", model, "--corpus", *commands.corpus_words, *commands.compute_words]
         for name, value in self.text_options.items():
             words += [f"--{name.replace('_', '-')}", str(value)]
         commands.add("encode", *words, "--output", vectors)
-        return self._add_search(commands, vectors)
+        return vectors
 
 
 class FinetunedEncoder(Encoder):
@@ -503,6 +549,12 @@ class FinetunedEncoder(Encoder):
             "passage_max_length": length,
         }
 
+    @property
+    def _dtype(self) -> Dtype:
+        """The precision of the training: --dtype, and as in `finetune` float32 by default."""
+        dtype = self.inputs.compute.dtype
+        return Dtype.FLOAT32 if dtype is DtypeChoice.AUTO else Dtype(dtype)
+
     def prepare(self) -> None:
         """Mine negatives, train and encode, each unless that is done."""
         self._check_record()
@@ -525,6 +577,8 @@ class FinetunedEncoder(Encoder):
             "negatives": settings.finetune_negatives,
             "seed": settings.seed,
         }
+        if self._dtype is not Dtype.FLOAT32:  # absent from records of earlier versions
+            record["dtype"] = self._dtype.value
         if not self._record.is_file():
             write_json(self._record, record)
         phrases = differences(read_json(self._record), record)
@@ -546,7 +600,7 @@ class FinetunedEncoder(Encoder):
             topics=topics,
             topics_format=settings.topics_format,
             topics_field=settings.topics_field,
-            qrels=settings.train_qrels,
+            qrels=inputs.train_qrels,
             output=self._run,
         )
         search(search_paths, SearchSettings(hits=SEARCHED_DEPTH), compute=inputs.compute)
@@ -554,7 +608,7 @@ class FinetunedEncoder(Encoder):
             topics=topics,
             topics_format=settings.topics_format,
             topics_field=settings.topics_field,
-            qrels=settings.train_qrels,
+            qrels=inputs.train_qrels,
             run=(self._run,),
             corpus=settings.corpus,
             output=self._examples,
@@ -565,7 +619,7 @@ class FinetunedEncoder(Encoder):
         try:
             mine_negatives(mining_paths, mining, inputs.corpus)
         except MismatchError as error:
-            hint = f"check that {settings.train_qrels} judges passages of {settings.corpus}"
+            hint = f"check that {inputs.train_qrels} judges passages of {settings.corpus}"
             raise MismatchError(error.message, hint) from error
 
     def _train(self) -> None:
@@ -581,42 +635,55 @@ class FinetunedEncoder(Encoder):
             "max_steps": settings.finetune_steps,
             "seed": settings.seed,
             "device": self.inputs.compute.device,
+            "dtype": self._dtype.value,
             "resume": training_folder(self.model).is_dir(),
         }
         finetune(finetuning.run_of_options(options))
 
     def rebuild(self, commands: RebuildCommands) -> str:
         """Add mining, training, encoding and search."""
+        base_vectors = self._base.add_encoding(commands, self._base.model)
+        run = self._add_training_search(commands, base_vectors)
+        examples = self._add_mining(commands, run)
+        model = self._add_training(commands, examples)
+        vectors = self.add_encoding(commands, model)
+        return self._add_search(commands, vectors)
+
+    def _training_queries_words(self, commands: RebuildCommands) -> list[str]:
+        """Return the options that name the training queries and their judgments."""
         settings = commands.settings
-        vectors = commands.path(self._base.name)
-        corpus = ["--corpus", *commands.corpus_words]
-        commands.add(
-            "encode", "--model", self._base.model, *corpus, *commands.compute_words,
-            "--output", vectors,
-        )  # fmt: skip
-        run = commands.path(f"{self.name}-train.trec")
         topics_words = commands.words_of_topics(settings.train_topics or settings.topics)
-        qrels = settings.train_qrels or ""
-        commands.add(
-            "search", "--index", vectors, "--topics", *topics_words, "--qrels", qrels,
-            "--hits", str(SEARCHED_DEPTH), *commands.compute_words, "--output", run,
-        )  # fmt: skip
+        return ["--topics", *topics_words, "--qrels", self.inputs.train_qrels or ""]
+
+    def _add_training_search(self, commands: RebuildCommands, vectors: str) -> str:
+        """Add the search for the training queries in the base model's vectors; return the run."""
+        run = commands.path(f"{self.name}-train.trec")
+        words = ["--index", vectors, *self._training_queries_words(commands)]
+        words += ["--hits", str(SEARCHED_DEPTH), *commands.compute_words]
+        commands.add("search", *words, "--output", run)
+        return run
+
+    def _add_mining(self, commands: RebuildCommands, run: str) -> str:
+        """Add the mining of negatives from the hits of a run; return the training examples."""
         examples = commands.path(f"{self.name}.jsonl")
-        commands.add(
-            "mine-negatives", "--topics", *topics_words, "--qrels", qrels, "--run", run, *corpus,
-            "--depth", str(MINING_DEPTH), "--num-negatives", str(settings.finetune_negatives),
-            "--skip-missing", "--output", examples,
-        )  # fmt: skip
+        words = [*self._training_queries_words(commands), "--run", run]
+        words += ["--corpus", *commands.corpus_words, "--depth", str(MINING_DEPTH)]
+        words += ["--num-negatives", str(commands.settings.finetune_negatives), "--skip-missing"]
+        commands.add("mine-negatives", *words, "--output", examples)
+        return examples
+
+    def _add_training(self, commands: RebuildCommands, examples: str) -> str:
+        """Add the training on examples; return the model."""
+        settings = commands.settings
         model = commands.path(f"{self.name}-model")
-        options: list[str] = []
+        words = ["--model", self._base.model, "--train-data", examples]
         for name, value in self._training_options.items():
-            options += [f"--{name.replace('_', '-')}", f"{value:g}"]
-        commands.add(
-            "finetune", "--model", self._base.model, "--train-data", examples, *options,
-            "--max-steps", str(settings.finetune_steps), "--seed", str(settings.seed),
-            "--output", model,
-        )  # fmt: skip
-        return self._add_encoding(commands, model)
+            words += [f"--{name.replace('_', '-')}", f"{value:g}"]
+        if self._dtype is not Dtype.FLOAT32:
+            words += ["--dtype", self._dtype.value]
+        words += ["--max-steps", str(settings.finetune_steps), "--seed", str(settings.seed)]
+        commands.add("finetune", *words, "--output", model)
+        return model
 
 
 class Hybrid(Retriever):
@@ -754,8 +821,8 @@ class CutRetriever(Retriever):
         [part] = self.parts
         part_run = part.rebuild(commands)
         run = commands.path(f"{self.name}.trec")
-        commands.add("fuse", part_run, part_run, "--method", "linear", "--weights", "1,0",
-                     "--hits", str(self.depth), "--output", run)  # fmt: skip
+        options = ["--method", "linear", "--weights", "1,0", "--hits", str(self.depth)]
+        commands.add("fuse", part_run, part_run, *options, "--output", run)
         return run
 
 
@@ -791,6 +858,13 @@ class RerankedRetriever(Retriever):
         self.depth = inputs.settings.rerank_depth
         if isinstance(part, CutRetriever):
             self.depth = part.depth
+
+    def existing_input(self) -> Description | None:
+        """Return the cross-encoder."""
+        from denserk.models.cross_encoder import reranker_fingerprint
+
+        fingerprint = reranker_fingerprint(look_for_model(self.model))
+        return {"name": self.model, "fingerprint": fingerprint}
 
     def prepare(self) -> None:
         """Load the cross-encoder, and copy the texts of the corpus."""

@@ -3,7 +3,8 @@
 manifest.json              inputs and settings; `complete` once a decision is written
 indexes/ vectors/ models/  what retrievers are built of, each resumable by itself
 training/                  of finetune:MODEL: what it is trained from, the hits of training queries,
-                           and the examples with negatives
+                           and the examples with negatives; qrels.txt: the judgments of training
+                           queries, where some queries were left out
 blocks/0001/NAME.trec      hits for a block of queries
 blocks/0001/values.json    written last: the block is evaluated
 runs/NAME.trec             the hits of all blocks in one run
@@ -12,6 +13,7 @@ sealed.jsonl               a line for each opening of the test queries
 queries.tsv choice.json costs.json choice.svg choice.png index.html    the result
 """
 
+import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,24 +23,32 @@ from typing import Any
 import orjson
 
 from denserk.config.choosing import ChooseSettings
-from denserk.config.formats import RunFormat
+from denserk.config.formats import QrelsFormat, RunFormat
 from denserk.config.retrieval import IrMetadata, RankingSettings
 from denserk.errors import InputError, MismatchError
 from denserk.evaluation.choice import TestOpening
+from denserk.evaluation.results import Grades
 from denserk.index.ranking import Hits
 from denserk.io.blocks import refuse_other_run, texts_sha256
-from denserk.io.durability import flush_bytes
 from denserk.io.files import read_file, whole_binary, write_errors
 from denserk.io.ir_metadata import describe_run
-from denserk.io.manifest import Kind, Manifest, beside, read_manifest, write_manifest
+from denserk.io.manifest import Description, Kind, Manifest, beside, read_manifest, write_manifest
 from denserk.io.outputs import refuse_occupied
+from denserk.io.qrels import write_qrels
 from denserk.io.runs import read_run_scores, write_run
+from denserk.records import Qrel
 from denserk.tasks.choose_candidates import LearnedValues
 from denserk.tasks.choose_json import read_json, write_json
 
+logger = logging.getLogger(__name__)
+
 VALUES = "values.json"
+SEALED = "sealed.jsonl"
+TRAINING_QRELS = "training/qrels.txt"
 # keys of `made_from` in the manifest, each with a checksum
 QUERIES = ("topics", "qrels", "train_topics", "train_qrels")
+# key of `made_from`: indexes and rerankers that are not built here, each with checksums
+EXISTING_INPUTS = "existing"
 RESULT_FILES = ("queries.tsv", "choice.json", "choice.svg", "choice.png", "index.html")
 
 
@@ -76,6 +86,7 @@ class ChoiceFolder:
             started = read_manifest(self.path, Kind.CHOICE, unfinished=True)
             if self._resume:
                 refuse_other_run(self.path, started, self._manifest, QUERIES)
+                self._refuse_changed_inputs(started)
             else:
                 self._remove_results(started)
         else:
@@ -83,6 +94,22 @@ class ChoiceFolder:
         with write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         write_manifest(self.path, self._manifest)
+
+    def _refuse_changed_inputs(self, started: Manifest) -> None:
+        """Raise a MismatchError if an index or a reranker is another one than at the start."""
+        inputs_at_start = started.made_from.get(EXISTING_INPUTS, {})  # absent in older folders
+        changes = []
+        for name, current_input in self._manifest.made_from[EXISTING_INPUTS].items():
+            if name in inputs_at_start:
+                changed_parts = differing_parts(inputs_at_start[name], current_input)
+                if changed_parts:
+                    changes.append(f"{current_input['name']} ({', '.join(changed_parts)})")
+        if changes:
+            raise MismatchError(
+                f"changed since {self.path} was started: {'; '.join(changes)}: its blocks of "
+                "queries were searched with what was there before",
+                "bring that back, or start over with --overwrite",
+            )
 
     def _remove_results(self, started: Manifest) -> None:
         """Remove the files that an earlier comparison wrote, and no others."""
@@ -100,6 +127,11 @@ class ChoiceFolder:
         for key in QUERIES:
             checksums[key] = self._manifest.made_from.get(key, {}).get("sha256")
         decisive = {"settings": self._manifest.settings, "queries": checksums}
+        existing_inputs = self._manifest.made_from[EXISTING_INPUTS]
+        if existing_inputs:
+            decisive[EXISTING_INPUTS] = [
+                {**existing_input, "name": None} for existing_input in existing_inputs.values()
+            ]
         return texts_sha256([[orjson.dumps(decisive, option=orjson.OPT_SORT_KEYS).decode()]])
 
     def complete(self, **contents: Any) -> None:
@@ -111,6 +143,13 @@ class ChoiceFolder:
         """Record in the manifest how far a comparison has come that --resume continues."""
         contents = {**self._manifest.contents, **contents}
         write_manifest(self.path, replace(self._manifest, contents=contents))
+
+    def write_training_qrels(self, judgments: Grades) -> None:
+        """Write the judgments of training queries that are not evaluated."""
+        rows = []
+        for qid, grades in judgments.items():
+            rows += [Qrel(qid, docid, grade) for docid, grade in grades.items()]
+        write_qrels(self.path / TRAINING_QRELS, rows, QrelsFormat.TREC)
 
     def block_folder(self, number: int) -> Path:
         """Return the folder of a block, numbered from 1; create it."""
@@ -157,27 +196,53 @@ class ChoiceFolder:
         describe_run(str(path), settings, made_from, {"queries": queries})
 
     def openings(self) -> list[TestOpening]:
-        """Return the openings of sealed test queries, the first one first."""
-        path = self.path / "sealed.jsonl"
+        """Return the openings of sealed test queries, the first one first.
+
+        A last line that was cut short, as by a power cut, is left out: its values were never shown.
+        """
+        path = self.path / SEALED
         if not path.is_file():
             return []
         openings = []
-        for number, line in enumerate(read_file(path).splitlines(), start=1):
+        for number, line in enumerate(read_file(path).splitlines(keepends=True), start=1):
             try:
                 openings.append(TestOpening(**orjson.loads(line)))
             except (ValueError, TypeError):
+                if not line.endswith(b"\n"):
+                    logger.warning(
+                        f"{path}:{number}: an opening whose record was cut short is left out"
+                    )
+                    continue
                 raise InputError(
                     path, number, "another text", "the record of an opening, as JSON"
                 ) from None
         return openings
 
     def add_opening(self, opening: TestOpening) -> None:
-        """Append an opening to the record, and wait until the disk has it."""
-        path = self.path / "sealed.jsonl"
-        with write_errors(path):
-            with path.open("ab") as out:
-                out.write(orjson.dumps(opening.as_json(), option=orjson.OPT_APPEND_NEWLINE))
-            flush_bytes(path)
+        """Add an opening to the record, which is replaced as a whole, and wait for the disk."""
+        openings = [*self.openings(), opening]
+        with whole_binary(self.path / SEALED) as out:
+            for recorded in openings:
+                out.write(orjson.dumps(recorded.as_json(), option=orjson.OPT_APPEND_NEWLINE))
+
+
+def differing_parts(before: Description, after: Description) -> list[str]:
+    """Return what differs between two indexes, or two models, of one name.
+
+    >>> differing_parts({"sha256": {"docid": "a", "index": "b"}}, {"sha256": {"docid": "a"}})
+    ['index']
+    >>> differing_parts({"fingerprint": "a"}, {"fingerprint": "b"})
+    ['weights, tokenizer or configuration']
+    """
+    parts = []
+    if before.get("fingerprint") != after.get("fingerprint"):
+        parts.append("weights, tokenizer or configuration")
+    checksums_before = before.get("sha256", {})
+    checksums_after = after.get("sha256", {})
+    for file in sorted(checksums_before.keys() | checksums_after.keys()):
+        if checksums_before.get(file) != checksums_after.get(file):
+            parts.append(file)
+    return parts
 
 
 def write_hits(path: Path, results: Iterator[tuple[str, Hits]], tag: str, digits: str) -> None:

@@ -4,7 +4,7 @@ import logging
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from denserk.config.candidate_expressions import (
@@ -247,6 +247,7 @@ class JudgedQueries:
     judgments: Grades
     topics: str
     qrels: str
+    dropped: int = 0  # queries that were left out, because others have them, too
 
     def sha256(self) -> str:
         """Return a checksum of the judgments: query, passage and grade."""
@@ -305,25 +306,70 @@ def check_relevant_passages(queries: JudgedQueries) -> None:
         )
 
 
-def refuse_overlap(queries: JudgedQueries, others: JudgedQueries, reason: str) -> None:
-    """Raise a MismatchError if two sets of queries have one in common, by its text.
+def refuse_overlap(
+    queries: JudgedQueries,
+    others: JudgedQueries,
+    reason: str,
+    hint: str = "give judgments of other queries",
+) -> None:
+    """Raise a MismatchError if two sets of queries have one in common.
 
-    Queries of one file of topics are also compared by their ids. `reason` says what would be wrong.
+    `reason` says what would be wrong.
+    """
+    qids = shared_qids(queries, others)
+    if qids:
+        raise MismatchError(
+            f"{queries.qrels} and {others.qrels} have {len(qids):,} queries in common "
+            f"({first_names(qids)}): {reason}",
+            hint,
+        )
+
+
+def shared_qids(queries: JudgedQueries, others: JudgedQueries) -> list[str]:
+    """Return the ids of the queries whose text is also one of the others.
+
+    Queries of one file of topics are also compared by their ids.
     """
     other_texts = {_compared_text(query) for query in others.queries}
     other_qids: set[str] = set()
     if queries.topics == others.topics:
         other_qids = {query.qid for query in others.queries}
-    shared_qids = []
+    qids = []
     for query in queries.queries:
         if query.qid in other_qids or _compared_text(query) in other_texts:
-            shared_qids.append(query.qid)
-    if shared_qids:
+            qids.append(query.qid)
+    return qids
+
+
+def without_shared(training: JudgedQueries, evaluated: Sequence[JudgedQueries]) -> JudgedQueries:
+    """Return the training queries that no evaluated queries have, too; log how many are left out.
+
+    Raise a MismatchError if none remains.
+    """
+    dropped_qids: set[str] = set()
+    for queries in evaluated:
+        dropped_qids.update(shared_qids(training, queries))
+    if not dropped_qids:
+        return training
+    qrels = " or ".join(queries.qrels for queries in evaluated)
+    count = len(training.queries)
+    kept_queries = [query for query in training.queries if query.qid not in dropped_qids]
+    if not kept_queries:
         raise MismatchError(
-            f"{queries.qrels} and {others.qrels} have {len(shared_qids):,} queries in common "
-            f"({first_names(shared_qids)}): {reason}",
-            "give judgments of other queries",
+            f"{training.qrels}: all {count:,} training queries are also among those of {qrels}: "
+            "none remains to train on",
+            "give training judgments of other queries",
         )
+    logger.info(
+        f"{training.qrels}: {len(dropped_qids):,} of {count:,} training queries are left out "
+        f"({first_names(sorted(dropped_qids))}), as {qrels} judges them, too"
+    )
+    return replace(
+        training,
+        queries=kept_queries,
+        judgments={query.qid: training.judgments[query.qid] for query in kept_queries},
+        dropped=len(dropped_qids),
+    )
 
 
 def _compared_text(query: Query) -> str:

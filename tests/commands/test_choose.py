@@ -1,6 +1,11 @@
 """What `denserk choose` prints; tests/tasks/test_choose.py has what it decides."""
 
+import io
+
+import pytest
+
 from denserk.commands.app import run
+from tests.support.console import Terminal
 from tests.support.toy import QRELS
 
 
@@ -23,6 +28,27 @@ def test_a_choice_is_printed(toy, monkeypatch, capfd):
     assert "choice/index.html: report" in err
     assert run(["choose", *inputs.split(), *candidates.split()]) == 2
     assert "choice is not empty" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_the_decision_is_printed_on_a_terminal(toy, monkeypatch, capfd, is_terminal, quiet):
+    """With --quiet, too; elsewhere stdout has the rows of the table alone."""
+    monkeypatch.chdir(toy)
+    write_run(toy / "good.trec", lambda qid: next(iter(QRELS[qid])))
+    write_run(toy / "bad.trec", lambda qid: "d2")
+    stdout = Terminal() if is_terminal else io.StringIO()
+    monkeypatch.setattr("sys.stdout", stdout)
+    inputs = "--corpus corpus.jsonl --topics queries.tsv --qrels qrels.txt --output choice"
+    candidates = "--candidates good.trec --candidates bad.trec"
+    console = ["--quiet"] if quiet else []
+    assert run(["choose", *inputs.split(), *candidates.split(), *console]) == 0
+    decision = "any of these may be the best: good, bad"
+    assert (decision in stdout.getvalue()) is is_terminal
+    assert (decision in capfd.readouterr().err) is not (is_terminal or quiet)
+    if not is_terminal:
+        rows = [line.split("\t") for line in stdout.getvalue().splitlines()]
+        assert len({len(row) for row in rows}) == 1
 
 
 def test_a_command_that_builds_the_leader_again_is_printed(toy, monkeypatch, capfd):

@@ -10,7 +10,7 @@ import pytest
 from denserk.commands import app as module
 from denserk.commands.app import run
 from denserk.errors import GateError, InputError, Interrupted, UsageError
-from denserk.reporting import ConsoleSettings, configure, show_error, track
+from denserk.reporting import ConsoleSettings, configure, show_error, track, warning_of_deadline
 from tests.support.console import Terminal
 
 logger = logging.getLogger("denserk.test")
@@ -53,6 +53,43 @@ def test_progress_without_news_is_not_a_line(capsys, monkeypatch):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert lines[0].startswith("searching: 5 of 323 queries")
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_task_that_will_end_after_a_deadline_is_a_warning(capsys, monkeypatch, quiet):
+    """Once, when a part of it is done, with and without progress that is shown."""
+    monkeypatch.setattr("denserk.reporting.EVERY", 0.05)
+    configure(ConsoleSettings(quiet=quiet))
+    start = time.monotonic()
+    with (
+        warning_of_deadline(start + 0.2, "--budget 0.2s"),
+        track("encoding", 100, "passages") as progress,
+    ):
+        progress.advance(5)
+        assert "warning" not in capsys.readouterr().err  # too early for an estimate
+        time.sleep(0.1)
+        progress.advance(5)
+        progress.advance(5)
+    message = capsys.readouterr().err
+    assert len(re.findall(r"warning: encoding will take about \d+ s more", message)) == 1
+    assert "--budget 0.2s" in message
+    assert progress.done == 15
+
+
+@pytest.mark.parametrize("seconds", [None, 1000.0])
+def test_a_task_that_will_end_in_time_is_no_warning(capsys, monkeypatch, seconds):
+    monkeypatch.setattr("denserk.reporting.EVERY", 0.01)
+    configure(ConsoleSettings(quiet=True))
+    deadline = None if seconds is None else time.monotonic() + seconds
+    with (
+        warning_of_deadline(deadline, "--budget 1000s"),
+        track("encoding", 100, "passages") as progress,
+        track("reading", None, "lines") as lines,
+    ):
+        time.sleep(0.05)
+        progress.advance(50)
+        lines.advance(50)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_terminal_gets_a_bar_with_the_note_below(monkeypatch):

@@ -3,6 +3,7 @@
 import json
 import random
 import shlex
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,13 @@ from ir_measures import nDCG
 import denserk
 from denserk.commands.app import register, run
 from denserk.config.choosing import ChooseSettings, parse_budget
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import Backend, ComputeSettings, DtypeChoice
 from denserk.config.formats import CorpusSettings
 from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.evaluation.choice import Outcome, undecided_sentence
 from denserk.io.runs import read_run_scores
 from denserk.tasks.choose import choose
-from denserk.tasks.choose_candidates import RebuildCommands, SharedInputs
+from denserk.tasks.choose_candidates import RebuildCommands, SharedInputs, index_checksums
 from denserk.tasks.choose_folder import ChoiceFolder
 from denserk.tasks.choose_inputs import RetrieverFactory, parse_candidates
 from tests.docs.test_readme import parse
@@ -213,6 +214,33 @@ def test_a_budget_ends_between_blocks_and_is_continued(settings, tmp_path):
     assert json.loads((tmp_path / "choice/manifest.json").read_text())["complete"] is True
 
 
+def test_a_budget_that_building_uses_up_is_a_warning(settings, caplog):
+    """Not where blocks were evaluated in time, and not where none remains."""
+    candidates = ("bm25", "good.trec")
+    with caplog.at_level("INFO", "denserk"):
+        choose(settings(*candidates, budget="0s", block_size=20))
+    assert "to build before the first block of queries: bm25" in caplog.text
+    assert "bm25 is built" in caplog.text
+    assert "--budget 0s was used up" in caplog.text
+    caplog.clear()
+    choose(settings(*candidates, budget="1h", block_size=20, resume=True))
+    choose(settings(*candidates, budget="0s", block_size=20, resume=True))
+    assert "used up" not in caplog.text
+    assert "to build" not in caplog.text
+
+
+def test_what_is_built_and_what_is_still_to_build_is_logged(settings, caplog):
+    options: dict[str, Any] = {"train_qrels": "train.txt", "finetune_steps": 1, "block_size": 40}
+    with caplog.at_level("INFO", "denserk"):
+        choose(settings("bm25", "finetune:model", **options))
+    messages = [record.getMessage() for record in caplog.records]
+    [first] = [message for message in messages if message.startswith("bm25 is built")]
+    assert first.endswith("still to build: model, finetune-model")
+    [last] = [message for message in messages if message.startswith("finetune-model is built")]
+    assert "still to build" not in last
+    assert any("for about as long as model" in message for message in messages)
+
+
 @pytest.mark.parametrize("text", ["20", "min", "-1s", "20 days", ""])
 def test_a_budget_has_a_unit(text):
     with pytest.raises(UsageError, match="--budget"):
@@ -340,6 +368,46 @@ def test_sealed_queries_are_opened_once(settings, tmp_path, caplog):
     assert "opening number 2" in caplog.text
 
 
+@pytest.mark.parametrize("length", [0, 1, 40])
+def test_a_record_that_was_cut_short_is_left_out(settings, tmp_path, caplog, length):
+    """The opening before it is still there, and the next one is added behind that."""
+    options = {"test_qrels": "test.txt"}
+    choose(settings("good.trec", "bad.trec", **options))
+    record = tmp_path / "choice/sealed.jsonl"
+    [line] = record.read_text().splitlines(keepends=True)
+    record.write_text(line + line[:length])
+    again = choose(settings("good.trec", "bad.trec", resume=True, **options))
+    assert again.test is not None
+    assert again.test.was_recorded
+    assert ("sealed.jsonl:2" in caplog.text) is (length > 0)
+    third = choose(settings("good.trec", "bad.trec", resume=True, open_again=True, **options))
+    assert third.test is not None
+    assert third.test.opening == 2
+    first_line, second_line = record.read_text().splitlines(keepends=True)
+    assert first_line == line
+    assert json.loads(second_line)["opening"] == 2
+
+
+def test_a_record_without_its_last_line_end_counts(settings, tmp_path):
+    """As an editor leaves it: the test queries were opened."""
+    options = {"test_qrels": "test.txt"}
+    choose(settings("good.trec", "bad.trec", **options))
+    record = tmp_path / "choice/sealed.jsonl"
+    record.write_text(record.read_text().rstrip())
+    again = choose(settings("good.trec", "bad.trec", resume=True, **options))
+    assert again.test is not None
+    assert again.test.was_recorded
+
+
+def test_a_broken_record_is_an_error(settings, tmp_path):
+    options = {"test_qrels": "test.txt"}
+    choose(settings("good.trec", "bad.trec", **options))
+    record = tmp_path / "choice/sealed.jsonl"
+    record.write_text("{}\n" + record.read_text())
+    with pytest.raises(DenserkError, match="record of an opening"):
+        choose(settings("good.trec", "bad.trec", resume=True, **options))
+
+
 def test_sealed_queries_stay_sealed_without_a_decision(settings, tmp_path):
     choice = choose(settings("good.trec", "copy.trec", test_qrels="test.txt", budget="0s"))
     assert choice.test is None
@@ -359,6 +427,60 @@ def test_another_decision_does_not_open_sealed_queries_again(settings):
 def test_queries_have_one_purpose(settings, option):
     with pytest.raises(MismatchError, match="40 queries in common"):
         choose(settings("good.trec", "bad.trec", **{option: "qrels.txt"}))
+
+
+def test_shared_training_queries_can_be_left_out(settings, tmp_path, caplog):
+    """q39 decides, q50 is a test query; another training query has the text of a test query."""
+    topics = Path("queries.tsv").read_text().splitlines()
+    text_of_test_query = topics[51].split("\t")[1]
+    train_topics = tmp_path / "train.tsv"
+    train_topics.write_text("\n".join([*topics, f"x\t{text_of_test_query.upper()}"]))
+    train_qrels = tmp_path / "train.txt"
+    lines = [f"{qid} 0 p{n} 1\n" for n, qid in enumerate(["q39", "q50", "x", "q40", "q41"])]
+    train_qrels.write_text("".join(lines))
+    options: dict[str, Any] = {
+        "train_qrels": str(train_qrels),
+        "train_topics": str(train_topics),
+        "test_qrels": "test.txt",
+        "finetune_steps": 1,
+        "block_size": 20,
+    }
+    candidates = ("finetune:model", "bad.trec")
+    with pytest.raises(MismatchError, match="have 1 queries in common") as error:
+        choose(settings(*candidates, **options))
+    assert "--set drop-shared-training=yes" in str(error.value.hint)
+    with caplog.at_level("INFO", "denserk"):
+        choice = choose(settings(*candidates, drop_shared_training=True, **options))
+    assert "3 of 5 training queries are left out" in caplog.text
+    folder = tmp_path / "choice"
+    assert read_run_scores(folder / "training/finetune-model.trec").keys() == {"q40", "q41"}
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["made_from"]["train_qrels"]["dropped_queries"] == 3
+    again = choose(settings(*candidates, drop_shared_training=True, resume=True, **options))
+    assert again.as_json() == choice.as_json()
+
+
+def test_the_winner_is_trained_again_without_shared_queries(settings, tmp_path):
+    Path(tmp_path / "train.txt").write_text("q39 0 p39 1\nq40 0 p40 1\n")
+    choice = choose(
+        settings(
+            *("finetune:model", "x=0.5*finetune:model+0.5*model"),
+            train_qrels=str(tmp_path / "train.txt"),
+            drop_shared_training=True,
+            finetune_steps=1,
+            block_size=40,
+        )
+    )
+    [command] = [line for line in choice.commands if "mine-negatives" in line]
+    qrels = tmp_path / "choice/training/qrels.txt"
+    assert str(qrels) in shlex.split(command)
+    assert qrels.read_text() == "q40 0 p40 1\n"
+
+
+def test_training_needs_queries_that_are_not_shared(settings):
+    options: dict[str, Any] = {"train_qrels": "qrels.txt", "drop_shared_training": True}
+    with pytest.raises(MismatchError, match="all 40 training queries"):
+        choose(settings("finetune:model", "bad.trec", **options))
 
 
 def test_a_query_of_another_file_is_known_by_its_text(settings, tmp_path):
@@ -437,6 +559,64 @@ def test_fewer_queries_than_two_blocks_are_one_look(settings, caplog):
     assert "one block" in caplog.text
 
 
+def copy_of_folder(source: str, target: Path) -> Path:
+    """Copy a folder of the collection, or replace an earlier copy."""
+    shutil.rmtree(target, ignore_errors=True)
+    return Path(shutil.copytree(source, target))
+
+
+def test_a_changed_reranker_is_not_resumed(settings, tmp_path):
+    """Also where every block is evaluated, and not as the one of a recorded opening."""
+    reranker = copy_of_folder("reranker", tmp_path / "reranker")
+    candidates = (f"x=bad.trec>>{reranker}", "good.trec")
+    options: dict[str, Any] = {"test_qrels": "test.txt", "block_size": 20}
+    first = choose(settings(*candidates, **options))
+    again = choose(settings(*candidates, resume=True, **options))
+    assert again.as_json() == first.as_json()
+    write_tiny_classifier(reranker, "bert", VOCABULARY[:-1])
+    with pytest.raises(MismatchError, match=r"reranker \(weights, tokenizer") as error:
+        choose(settings(*candidates, resume=True, **options))
+    assert "--overwrite" in str(error.value.hint)
+    with pytest.raises(UsageError, match="was opened at"):
+        choose(settings(*candidates, overwrite=True, **options))
+
+
+def test_a_changed_index_is_not_resumed(settings, tmp_path):
+    settings()
+    index = tmp_path / "index"
+    (tmp_path / "less.jsonl").write_text(
+        "\n".join(Path("corpus.jsonl").read_text().split("\n")[1:])
+    )
+    words = ["index", "--type", "bm25", "--output", str(index), "--quiet", "--corpus"]
+    assert run([*words, "corpus.jsonl"]) == 0
+    candidates = (str(index), "good.trec")
+    choose(settings(*candidates, budget="0s"))
+    choose(settings(*candidates, budget="0s", resume=True))
+    assert run([*words, str(tmp_path / "less.jsonl"), "--overwrite"]) == 0
+    with pytest.raises(MismatchError, match=r"changed since .*index \(.*docid"):
+        choose(settings(*candidates, resume=True))
+    choose(settings(*candidates, budget="0s", overwrite=True))
+
+
+def test_a_changed_model_is_not_resumed(settings, tmp_path):
+    model = copy_of_folder("model", tmp_path / "model")
+    candidates = (str(model), "good.trec")
+    choose(settings(*candidates, budget="0s"))
+    write_tiny(model, "bert", VOCABULARY[:-1], head=False)
+    with pytest.raises(MismatchError, match="fingerprint"):
+        choose(settings(*candidates, resume=True))
+
+
+@pytest.mark.parametrize("file", ["docid", "index"])
+def test_an_index_of_another_tool_is_told_from_others(tmp_path, file):
+    (tmp_path / "docid").write_text("d1\n")
+    (tmp_path / "index").write_text("vectors")
+    checksums = index_checksums(str(tmp_path))
+    assert index_checksums(str(tmp_path)) == checksums
+    (tmp_path / file).write_text("d22")
+    assert index_checksums(str(tmp_path)) != checksums
+
+
 def test_another_question_is_not_resumed(settings):
     choose(settings("good.trec", "copy.trec"))
     with pytest.raises(MismatchError, match="block_size"):
@@ -463,6 +643,29 @@ def test_overwriting_does_not_keep_a_model_of_other_training_queries(settings):
         assert "another --output" in str(error.value.hint)
     with pytest.raises(MismatchError, match="train_qrels"):
         choose(settings(*candidates, train_qrels="test.txt", resume=True, **options))
+
+
+@pytest.mark.parametrize("dtype", [DtypeChoice.AUTO, DtypeChoice.BFLOAT16])
+def test_a_model_is_fine_tuned_in_the_precision_that_is_asked_for(settings, tmp_path, dtype):
+    """In float32 by default, as `finetune` does, also where texts are encoded in another one."""
+    choice = choose(
+        settings(
+            *("finetune:model", "x=0.5*finetune:model+0.5*model"),
+            train_qrels="train.txt",
+            finetune_steps=1,
+            block_size=40,
+        ),
+        compute=ComputeSettings(device="cpu", dtype=dtype, backend=Backend.TORCH),
+    )
+    training = json.loads((tmp_path / "choice/models/finetune-model/training.json").read_text())
+    trained_dtype = training["optimizer"]["dtype"]
+    [command] = [line for line in choice.commands if line.startswith("denserk finetune ")]
+    if dtype is DtypeChoice.AUTO:
+        assert trained_dtype == "float32"
+        assert "--dtype" not in command
+    else:
+        assert trained_dtype == "bfloat16"
+        assert "--dtype bfloat16" in command
 
 
 def test_an_index_of_another_corpus_is_not_overwritten(settings, tmp_path):
