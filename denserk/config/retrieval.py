@@ -170,7 +170,8 @@ class SearchPaths(TopicsSettings, RunOutput, kw_only=True):
     allow_pickle: bool = False
     """Also read --encoded-queries from pickle files, which can run code; only for trusted files."""
     force: bool = False
-    """Search even if model and index were encoded with different settings."""
+    """Search even if model and index were encoded with different settings, or if the model is not
+    the one that was saved."""
     verify: bool = False
     """Verify the checksums of --index and --encoded-queries first."""
 

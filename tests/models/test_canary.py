@@ -179,6 +179,14 @@ def test_encode_and_search_stop(model, toy, monkeypatch, caplog):
     assert not (toy / "other.trec").exists()
     assert run([*search[:3], "--query", "river", "--device", "cpu"]) == 1
 
+    # who knows what they do can search with the model as it is, again and again
+    for name in ("forced.trec", "forced-again.trec"):
+        caplog.clear()
+        assert run([*search, "--force", "--output", name]) == 0
+        assert "is not the model that was saved" in caplog.text
+        assert (toy / name).read_bytes() == (toy / "run.trec").read_bytes()
+    assert run([*search, "--output", "other.trec"]) == 1
+
 
 def test_a_file_of_another_format_or_version_is_not_used(model, caplog):
     path = model / CANARY_FILE
