@@ -205,6 +205,14 @@ class RerankPaths(RunOutput, kw_only=True):
     """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
 
 
+# Endings of a run's name that say its format; another name has TREC's.
+SUFFIXES_OF_RUNS = {
+    "_predictions.json": RunFormat.MTEB,
+    ".jsonl": RunFormat.JSONL,
+    ".json": RunFormat.JSON,
+}
+
+
 class RankingSettings(TagSettings):
     """Output: content and format of a run."""
 
@@ -221,14 +229,25 @@ class RankingSettings(TagSettings):
     ties: Ties | None = setting(None)
     """Tied scores: lower to the next float32, so that all tools read one order, or keep.
     [default: break; keep for an index of Lucene, as Pyserini writes them]"""
-    output_format: RunFormat = RunFormat.TREC
-    """Format of the run."""
+    output_format: RunFormat | None = None
+    """Format of the run. [default: jsonl or json if the name of --output ends so, else trec]"""
     ir_metadata: IrMetadata = setting(IrMetadata.FILE)
     """Provenance by ir-metadata.org: a file beside the run, comments in it, or none."""
 
     def _check(self) -> None:
-        if self.ir_metadata is IrMetadata.COMMENTS and self.output_format is not RunFormat.TREC:
+        if self.output_format is not None:
+            self._check_comments(self.output_format)
+
+    def _check_comments(self, run_format: RunFormat) -> None:
+        """Raise a UsageError if ir_metadata is asked for in comments of a format without them."""
+        if self.ir_metadata is IrMetadata.COMMENTS and run_format is not RunFormat.TREC:
             raise UsageError("--set ir-metadata=comments: only a TREC run has comments")
+
+    def format_of_run(self, path: str) -> RunFormat:
+        """Return the format of the run that is written to a path."""
+        run_format = self.output_format or _format_of_name(path)
+        self._check_comments(run_format)
+        return run_format
 
     @property
     def kept(self) -> int:
@@ -236,6 +255,21 @@ class RankingSettings(TagSettings):
         if self.max_passage and self.max_passage_hits is not None:
             return self.max_passage_hits
         return self.hits
+
+
+def _format_of_name(path: str) -> RunFormat:
+    """Return the format that the name of a run says.
+
+    >>> _format_of_name("runs/dense.jsonl.gz").value
+    'jsonl'
+    >>> _format_of_name("run.txt").value
+    'trec'
+    """
+    name = path.lower().removesuffix(".gz")
+    for suffix, run_format in SUFFIXES_OF_RUNS.items():
+        if name.endswith(suffix):
+            return run_format
+    return RunFormat.TREC
 
 
 class RerankSettings(RankingSettings):
