@@ -86,7 +86,9 @@ class IndexSettings(Settings):
         is_bm25 = self.type is IndexType.BM25
         is_bm25_engine = self.engine in BM25_ENGINES
         if self.engine is not None and is_bm25 != is_bm25_engine:
-            raise UsageError(f"--engine {self.engine} does not support --type {self.type}")
+            message = f"--engine {self.engine} does not support --type {self.type}"
+            hint = "--type bm25 has the engines bm25s and lucene, the other types faiss and torch"
+            raise UsageError(message, hint)
         is_type_flat = self.type is IndexType.FLAT and not self.factory
         if self.engine is Engine.TORCH and not is_type_flat:
             raise UsageError("--engine torch supports --type flat only", "use --engine faiss")
