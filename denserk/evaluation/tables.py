@@ -59,6 +59,7 @@ class Section(NamedTuple):
 
     name: str
     values_by_run: Sequence[Values | None]  # None where a run lacks the benchmark
+    is_mean: bool = False  # over all queries; one query may have its name, `all`
 
 
 def render(result: Result, report: ReportSettings, format: OutputFormat) -> str:
@@ -274,7 +275,7 @@ def _query_sections(result: EvaluationResult, report: ReportSettings) -> Iterato
             # for TSV lines: tables look up measures, and have notes for means over relations
             relations = {f"{name}:relations": mean for name, mean in run.over_relations.items()}
             summaries.append({**run.summary, **relations})
-        yield Section(ALL, summaries)
+        yield Section(ALL, summaries, is_mean=True)
 
 
 def _values_of_query(run: RunResult, qid: str) -> Values:
@@ -329,7 +330,7 @@ def _measure_cells(result: Result, section: Section, measure: Measure, places: i
     for value in values:
         text = "" if value is None else format_value(measure, value, places)
         cells.append(Cell(text, best=text == best_text))
-    if isinstance(result, BenchmarksResult) or section.name != ALL:
+    if isinstance(result, BenchmarksResult) or not section.is_mean:
         return cells
     return [
         _with_statistics(cell, run, result.comparison, measure, places)
@@ -522,9 +523,7 @@ def _evaluation_object(result: EvaluationResult, report: ReportSettings) -> dict
     for run in result.runs:
         values = _run_object(run)
         if report.per_query:
-            values["queries"] = {
-                qid: _values_of_query(run, qid) for qid in result.queries if qid != ALL
-            }
+            values["queries"] = {qid: _values_of_query(run, qid) for qid in result.queries}
         runs.append(values)
     evaluation: dict[str, Any] = {
         "relevance_level": result.relevance_level,
@@ -598,7 +597,7 @@ def _trec_eval(result: Result, report: ReportSettings) -> str:
         if not is_of_one_run:
             lines.append(_trec_eval_line("runid", ALL, run.run_id or run.name))
         for section in sections:
-            if is_of_one_run and section.name == ALL and run.run_id is not None:
+            if is_of_one_run and section.is_mean and run.run_id is not None:
                 lines.append(_trec_eval_line("runid", ALL, run.run_id))
             lines += _trec_eval_values(result, section, position)
     return "".join(lines)
@@ -608,7 +607,7 @@ def _trec_eval_values(result: EvaluationResult, section: Section, position: int)
     """Yield the lines of a run, by its position, for a query or for all of them."""
     for measure in result.measures:
         name = trec_spelling(measure, result.relevance_level)
-        if section.name != ALL and name in SUMMARY_ONLY:
+        if not section.is_mean and name in SUMMARY_ONLY:
             continue
         value = _value(section.values_by_run[position], measure)
         if value is not None:

@@ -60,10 +60,10 @@ def load_query_encoder(
     there.
 
     `overrides` are fields of the representation and of the texts that replace those of the model.
-    Unless `compute` names a precision, queries are encoded in that of the passages. Unless `force`,
-    another model than that of the passages is a MismatchError. With or without `force`, so is a
-    model that is not the one that was saved, by its canary. `query_count` is the number of queries
-    that will be encoded together, as far as it is known.
+    Unless `compute` names a precision, queries are encoded in that of the passages. Another model
+    than that of the passages is a MismatchError, and so is a model that is not the one that was
+    saved, by its canary; with `force` both are used, and the latter is logged. `query_count` is the
+    number of queries that will be encoded together, as far as it is known.
     """
     # one query is encoded on one thread; its model is checked by texts one by one, so on one thread
     texts_at_once = 1 if query_count == 1 else 2
@@ -87,7 +87,12 @@ def load_query_encoder(
     description = encoder.description()
     refuse_other_queries(opened, encoder.dimension, description, encoder.name, force=force)
     side = encoder.canary_side("query")
-    check_start(encoder.canary, side, encoder.name, texts_at_once=texts_at_once)
+    try:
+        check_start(encoder.canary, side, encoder.name, texts_at_once=texts_at_once)
+    except MismatchError as error:
+        if not force:
+            raise
+        logger.warning(f"{error.message} (searched all the same: --force)")
     compiled_queries.keep(encoder)
     return encoder
 

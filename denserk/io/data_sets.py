@@ -35,8 +35,22 @@ TEXT_FIELDS = ("text", "body", "abstract", "contents")
 
 
 def cache_folder() -> Path:
-    """Return the folder of downloaded collections: $DENSERK_CACHE, or ~/.cache/denserk."""
-    return Path(os.environ.get("DENSERK_CACHE") or Path.home() / ".cache" / "denserk")
+    """Return the folder of downloaded collections and compiled models.
+
+    It is $DENSERK_CACHE, or `denserk` in $XDG_CACHE_HOME or ~/.cache. A UsageError if none of these
+    is known.
+    """
+    named_folder = os.environ.get("DENSERK_CACHE")
+    if named_folder:
+        return Path(named_folder)
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    if not caches.is_absolute():  # the standard says to ignore it then
+        try:
+            caches = Path.home() / ".cache"
+        except RuntimeError:
+            message = "there is no folder for downloads and compiled models: you have no home"
+            raise UsageError(message, "set DENSERK_CACHE to a folder") from None
+    return caches / "denserk"
 
 
 class Location(NamedTuple):

@@ -53,7 +53,13 @@ def describe_run(
     if not can_have_manifest(output):
         return
     ties = settings.ties or Ties.BREAK
-    run_settings = {**as_json(settings), "ties": ties.value, **further_settings}
+    run_format = settings.format_of_run(output)
+    run_settings = {
+        **as_json(settings),
+        "output_format": run_format.value,
+        "ties": ties.value,
+        **further_settings,
+    }
     manifest = Manifest(Kind.RUN, True, run_settings, made_from, contents)
     if settings.ir_metadata is not IrMetadata.NONE:
         in_comments = settings.ir_metadata is IrMetadata.COMMENTS

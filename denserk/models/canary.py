@@ -475,7 +475,8 @@ def refuse_difference(difference: Difference | None, name: str) -> None:
         f"{name} is not the model that was saved; the first stage that differs is "
         f"{difference.stage}: {difference.message}",
         f"denserk doctor --model {name} compares all texts; get the model again, or, if the change "
-        f"is meant, write it anew: denserk convert {name} NEW_FOLDER --kind model --to denserk",
+        f"is meant, write it anew: denserk convert {name} NEW_FOLDER --kind model --to denserk "
+        "(denserk search --force searches with it as it is)",
     )
 
 

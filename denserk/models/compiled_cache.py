@@ -82,7 +82,7 @@ def find(key: Key) -> Entry | None:
         return None
     try:
         folder = entry_folder(key)
-    except RuntimeError as error:  # the user has no home
+    except UsageError as error:  # the user has no home
         logger.debug(f"no compiled model is used: {error}")
         return None
     try:
@@ -133,7 +133,7 @@ def write(
         temporary = temporary_beside(target)
         temporary.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
-    except (OSError, RuntimeError) as error:  # a RuntimeError: the user has no home
+    except (OSError, UsageError) as error:  # a UsageError: the user has no home
         logger.debug(f"no compiled model is kept: {error}")
         return None
     try:
@@ -248,7 +248,7 @@ def _cached_folders() -> list[Path]:
     """Return the folders in that of entries, finished or not; none if the user has no home."""
     try:
         return _folders_in(compiled_folder())
-    except RuntimeError:
+    except UsageError:
         return []
 
 

@@ -549,6 +549,12 @@ def _read_authors(folder: Path) -> StoredModel:
     """
     files = tuple(folder / name for name in AUTHORS_HEADS if (folder / name).is_file())
     query_heads, passage_heads = _read_authors_heads(files)
+    missing_heads = sorted(passage_heads.keys() - query_heads.keys())
+    if missing_heads:
+        names = " and ".join(path.name for path in files)
+        message = f"{folder}: {names} hold the heads of passages (linear_p), and of queries "
+        message += f"(linear_q) no {missing_heads[0]}"
+        raise ModelError(message, "fetch the files again: both sides' heads are needed")
     folders = [folder / side for side in AUTHORS_SIDES if (folder / side).is_dir()]
     if not folders:
         folders = [folder]

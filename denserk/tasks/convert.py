@@ -27,6 +27,7 @@ from denserk.config.formats import (
     TrainingFormat,
 )
 from denserk.config.options import reject_given, unused_options
+from denserk.config.retrieval import SUFFIXES_OF_RUNS
 from denserk.data.sentences import sentence_spans
 from denserk.data.splitting import DocumentSplitter, Span, word_spans
 from denserk.errors import InputError, UsageError
@@ -534,9 +535,7 @@ TARGET_NAMES: dict[Kind, dict[str, StrEnum]] = {
     },
     Kind.RUN: {
         "*.trec *.txt *.run": formats.RunFormat.TREC,
-        "*.jsonl": formats.RunFormat.JSONL,
-        "*_predictions.json": formats.RunFormat.MTEB,
-        "*.json": formats.RunFormat.JSON,
+        **{f"*{suffix}": run_format for suffix, run_format in SUFFIXES_OF_RUNS.items()},
     },
     Kind.VECTORS: {"*.pkl *.pickle": VectorFormat.TEVATRON},
     Kind.TRAINING: {

@@ -45,6 +45,7 @@ def fuse(
     if paths.count(STREAM) > 1:
         raise UsageError("standard input (-) can be only one of the runs")
     fusion.weights_of(len(paths))  # before anything is read
+    run_format = settings.format_of_run(output)
     if output:
         forget_file(output)
     with scratch_folder("fuse") as scratch, closing(ScratchRecords(scratch / "hits")) as hits:
@@ -60,7 +61,7 @@ def fuse(
         result = FusionResult(len(fused.queries), 0, fused.weights, fused.options)
         if not output:
             return result
-        result.hits = write_run(output, fused.ranked_hits(), settings.output_format, settings.tag)
+        result.hits = write_run(output, fused.ranked_hits(), run_format, settings.tag)
         fused.ranking.report()
         _describe(output, fused, digests, settings, result)
     return result

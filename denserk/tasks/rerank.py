@@ -67,6 +67,7 @@ def rerank(
 
     `text` holds fields of `TextSettings` that replace those of the cross-encoder.
     """
+    run_format = settings.format_of_run(paths.output)
     corpus = with_used_fields(paths.corpus, as_searched(paths.corpus, corpus, [paths.run]))
     scorer = PairScorer(paths.model, text, settings.pair_max_length, compute)
     with scratch_folder("rerank") as scratch:
@@ -82,7 +83,7 @@ def rerank(
             forget_file(paths.output)
             with track("reranking", pair_count, "pairs") as progress:
                 rankings = reranker.rankings(run.candidates(), texts, progress.advance)
-                hits = write_run(paths.output, rankings, settings.output_format, settings.tag)
+                hits = write_run(paths.output, rankings, run_format, settings.tag)
     result = reranker.result
     result.hits = hits
     reranker.ranking.report()

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.encoding import ComputeSettings
+from denserk.config.formats import RunFormat
 from denserk.config.options import NOTHING
 from denserk.config.retrieval import CollectionSettings, Engine, SearchPaths, SearchSettings
 from denserk.errors import InputError, UsageError
@@ -83,8 +84,9 @@ def search(
     milvus: CollectionSettings = CollectionSettings(),  # noqa: B008
 ) -> SearchResult:
     """Search an index, and write the run in the queries' order; parameters as in `open_search`."""
+    run_format = settings.format_of_run(paths.output)
     with open_search(paths, settings, representation, text, compute, milvus) as session:
-        result = _write_run(paths, session)
+        result = _write_run(paths, run_format, session)
     _write_manifest(paths, settings, session, result)
     return result
 
@@ -251,7 +253,7 @@ def _rows_by_id(name: str, blocks: Sequence[VectorBlock]) -> dict[str, int]:
     return rows
 
 
-def _write_run(paths: SearchPaths, session: SearchSession) -> SearchResult:
+def _write_run(paths: SearchPaths, run_format: RunFormat, session: SearchSession) -> SearchResult:
     """Write the run; queries are encoded and searched for, batch by batch, while it is written."""
     result = SearchResult()
     searcher = session.searcher
@@ -263,7 +265,7 @@ def _write_run(paths: SearchPaths, session: SearchSession) -> SearchResult:
         result.hits = write_run(
             paths.output,
             _rankings(session, result, progress),
-            settings.output_format,
+            run_format,
             settings.tag,
             searcher.score_format,
         )

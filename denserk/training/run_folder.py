@@ -120,7 +120,7 @@ class TrainingResult:
 
 def log_result(result: TrainingResult, output: str, best_by: str | None = None) -> None:
     """Log the steps of a run, its last loss, and the best value of the measure `best_by`."""
-    facts = [f"{result.steps:,} steps"]
+    facts = ["1 step" if result.steps == 1 else f"{result.steps:,} steps"]
     if result.first_step == result.steps:
         facts = ["finished before"]
     if result.loss is not None:

@@ -56,6 +56,20 @@ def test_folders_of_caches_disks_and_memory_are_shown(tmp_path, monkeypatch, cap
     assert "huggingface" in printed
 
 
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch, capsys):
+    def has_no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("DENSERK_CACHE", "XDG_CACHE_HOME", "IR_DATASETS_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", has_no_home)
+    assert run(["doctor"]) == 0
+    assert "set DENSERK_CACHE to a folder" in capsys.readouterr().out
+    assert run(["doctor", "--clear-compiled"]) == 2
+    assert run(["index", "--corpus", "beir:scifact", "--type", "bm25", "--output", "index"]) == 2
+    assert "set DENSERK_CACHE to a folder" in capsys.readouterr().err
+
+
 def test_each_missing_package_has_its_fix(monkeypatch, capsys):
     def missing(name):
         raise PackageNotFoundError(name)

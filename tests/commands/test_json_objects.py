@@ -1,5 +1,6 @@
 """Commands take runs, qrels, queries and corpora that are one JSON object."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -64,6 +65,15 @@ def test_fuse_and_convert():
     )
     fused = json.loads(Path("fused.json").read_text())
     assert list(fused["q1"]) == ["d1", "d2"]
+    # the name of a run says its format, as the name of a target of `convert` does
+    assert run(["fuse", "a.json", "run.trec", "--output", "named.json"]) == 0
+    assert Path("named.json").read_text() == Path("fused.json").read_text()
+    assert run(["fuse", "a.json", "run.trec", "--output", "named.jsonl.gz"]) == 0
+    lines = gzip.decompress(Path("named.jsonl.gz").read_bytes()).splitlines()
+    assert [json.loads(line)["docid"] for line in lines[:2]] == ["d1", "d2"]
+    trec = ["--output", "trec.json", "--output-format", "trec"]
+    assert run(["fuse", "a.json", "run.trec", *trec]) == 0
+    assert Path("trec.json").read_text().startswith("q1 Q0 d1 1 ")
     assert run(["convert", "a.json", "back.trec", "--tag", "t"]) == 0
     assert Path("back.trec").read_text() == Path("run.trec").read_text()
     assert run(["convert", "back.trec", "back.json"]) == 0

@@ -129,7 +129,7 @@ def scifact(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("split", "qids"), [("test", ["q1", "q2", "q3"]), ("train", ["unjudged"])])
 def test_one_split_of_beirs_queries(tiny, capsys, split, qids):
     topics = f"--topics queries.jsonl --qrels qrels/{split}.tsv"
-    search = f"search --index index {topics} --output run.jsonl --output-format jsonl"
+    search = f"search --index index {topics} --output run.jsonl"
     assert run(search.split()) == 0
     assert f"{len(qids)} of 4 queries are judged in qrels/{split}.tsv" in capsys.readouterr().err
     hits = map(json.loads, Path("run.jsonl").read_text().splitlines())

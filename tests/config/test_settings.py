@@ -45,6 +45,7 @@ REQUIRED_VALUES = {
         (GenerateSettings, {"join": "sep"}, "join=sep: these models read plain text"),
         (IndexSettings, {"engine": "milvus", "metric": "l2"}, "--metric inner only"),
         (IndexSettings, {"engine": "bm25s"}, "--engine bm25s does not support --type flat"),
+        (IndexSettings, {"engine": "faiss", "type": "bm25"}, "--engine faiss does not support"),
         (IndexSettings, {"engine": "torch", "factory": "PQ8"}, "--engine torch supports"),
         (MilvusIndexSettings, {"milvus_params": ("M",)}, "milvus-params=M: not NAME=VALUE"),
         (MiningPaths, {"corpus": None}, "--output-format tevatron"),

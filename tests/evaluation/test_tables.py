@@ -98,6 +98,18 @@ def test_a_table_of_queries_ends_with_their_mean(capsys: pytest.CaptureFixture[s
     )
 
 
+def test_a_query_whose_id_is_all_is_no_mean() -> None:
+    judgments = {"all": {"a": 1}, "q2": {"a": 1}}
+    run = {"all": {"x": 2.0, "a": 1.0}, "q2": {"a": 1.0}}
+    evaluator = Evaluator(parse_measures(["RR@10 num_q"], 1).measures, judgments)
+    evaluation = evaluator.result([evaluator.evaluate("run", run)], 1)
+    report = ReportSettings(per_query=True)
+    values = json.loads(render(evaluation, report, OutputFormat.JSON))["runs"][0]["queries"]
+    assert values["all"]["RR@10"] == 0.5
+    lines = render(evaluation, report, OutputFormat.TREC_EVAL).split("\n")
+    assert [line.split() for line in lines if line.startswith("num_q")] == [["num_q", "all", "2"]]
+
+
 def test_equal_values_are_all_the_best_and_counts_are_not() -> None:
     (table,) = tables(result("good", "good"), ReportSettings())
     for name, rr, num_rel_ret in table.rows:

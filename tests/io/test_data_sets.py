@@ -39,6 +39,19 @@ class Record(SimpleNamespace):
         return "all of it"
 
 
+def test_the_folder_of_downloads_is_where_the_environment_says(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    monkeypatch.setenv("DENSERK_CACHE", str(tmp_path / "own"))
+    assert data_sets.cache_folder() == tmp_path / "own"
+    monkeypatch.delenv("DENSERK_CACHE")
+    assert data_sets.cache_folder() == tmp_path / "caches" / "denserk"
+    monkeypatch.setenv("XDG_CACHE_HOME", "caches")  # the standard: not absolute is ignored
+    assert data_sets.cache_folder() == tmp_path / "home" / ".cache" / "denserk"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert data_sets.cache_folder() == tmp_path / "home" / ".cache" / "denserk"
+
+
 def test_fields_of_a_record_become_those_of_passages_and_queries(monkeypatch):
     records = {
         "docs": [

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -117,6 +118,9 @@ def test_repro_eval_reads_the_comments(runs, toy, monkeypatch):
 def test_only_a_trec_run_has_comments(runs):
     with pytest.raises(UsageError, match="comments"):
         fuse(runs=["a", "b"], output="c", output_format="jsonl", ir_metadata="comments")
+    with pytest.raises(UsageError, match="comments"):
+        fuse(runs=["a", "b"], output="c.json", ir_metadata="comments")
+    assert not Path("c.json").exists()
 
 
 def test_metadata_of_a_dense_run_name_the_corpus_behind_its_index(toy, tmp_path, monkeypatch):

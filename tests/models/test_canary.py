@@ -142,6 +142,18 @@ def test_precision_that_a_user_chooses_is_no_fault(saved):
     assert first_difference(encoder.compare_with_canary()) is None
 
 
+@pytest.mark.parametrize("name", ["me-bert", "mlr"])
+def test_several_vectors_a_passage_in_bfloat16_are_no_fault(saved, tmp_path, name):
+    representation = {"representation": name, "reduction": "multi-vector", "l2_norm": False}
+    folder = tmp_path / "several"
+    plain = saved.parent / "plain"
+    convert_model(str(plain), folder, ModelLayout.DENSERK, representation)
+    encoder = encoder_of(folder, compute=replace(CPU, dtype=DtypeChoice.BFLOAT16))
+    assert encoder.vectors_per_passage > 1
+    start(encoder)
+    assert first_difference(encoder.compare_with_canary()) is None
+
+
 def test_a_model_without_a_canary_is_not_compared(model, capsys):
     (model / CANARY_FILE).unlink()
     encoder = encoder_of(model)
@@ -178,6 +190,14 @@ def test_encode_and_search_stop(model, toy, monkeypatch, caplog):
     assert run([*search, "--output", "other.trec"]) == 1
     assert not (toy / "other.trec").exists()
     assert run([*search[:3], "--query", "river", "--device", "cpu"]) == 1
+
+    # who knows what they do can search with the model as it is, again and again
+    for name in ("forced.trec", "forced-again.trec"):
+        caplog.clear()
+        assert run([*search, "--force", "--output", name]) == 0
+        assert "is not the model that was saved" in caplog.text
+        assert (toy / name).read_bytes() == (toy / "run.trec").read_bytes()
+    assert run([*search, "--output", "other.trec"]) == 1
 
 
 def test_a_file_of_another_format_or_version_is_not_used(model, caplog):

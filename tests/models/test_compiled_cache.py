@@ -154,6 +154,7 @@ def test_a_user_without_a_home_has_no_cache(monkeypatch):
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("DENSERK_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", has_no_home)
     assert compiled_cache.find(KEY) is None
     assert write() is None

@@ -75,6 +75,20 @@ def write_authors_heads(folder, query, passage):
             torch.save(linears, folder / f"{file}.pt")
 
 
+def test_authors_heads_of_passages_without_those_of_queries_are_an_error(tiny_agg, tmp_path):
+    source = tiny_agg("bert")
+    backbone, heads = tensors_of(source)
+    folder = tmp_path / "m"
+    copy_with_pickle(backbone, source, folder)
+    write_authors_heads(folder, heads, heads)
+    path = folder / "pooler.pt"
+    linears = torch.load(path)
+    only_passages = {name: linears[name] for name in linears if name.startswith("linear_p")}
+    torch.save(only_passages, path)
+    with pytest.raises(ModelError, match="linear_q"):
+        read_model_folder(folder)
+
+
 @pytest.mark.parametrize("kind", BACKBONES)
 def test_plain_folders_and_those_of_an_older_transformers(tiny, tmp_path, kind):
     """Older ones: pickled, with `position_ids`, pooler, old norm names and another head."""

@@ -254,3 +254,10 @@ def test_all_work_folders_are_known(tmp_path):
         (work / name).mkdir(parents=True)
     (work / "training.json").write_text('{"versions": {}}')
     assert not list(foreign_items(work))
+
+
+@pytest.mark.parametrize(("steps", "text"), [(1, "out: 1 step, "), (2000, "out: 2,000 steps, ")])
+def test_one_step_is_no_plural(caplog, steps, text):
+    caplog.set_level("INFO")
+    run_folder.log_result(run_folder.TrainingResult(steps, 0, 0.5), "out")
+    assert text in caplog.text
