@@ -2,12 +2,13 @@
 
     python -m tests.benchmarks.heads DATA WORK [CELL ...]
 
-MiniLM has no masked-language-model head. One is trained on the passages of several collections,
-MiniLM's own weights frozen, for more and more steps. Aggretriever (`agg`) starts from each of these
-heads, and without one; [CLS] (`cls`) and the mean of tokens (`mean`) start from the same weights.
-All are fine-tuned on the same questions of nq-qed and squad for the same number of steps, and
-search slices of these two collections and, zero-shot, of others. A CELL is a representation, the
-steps of its head, and a seed: `cls-0-1`, `agg-2000-1`. Without one, all are made, seed after seed.
+MiniLM has no masked-language-model head. It is trained further, with a new head, on the passages of
+several collections, for more and more steps. Aggretriever (`agg`), [CLS] (`cls`) and the mean of
+tokens (`mean`) start from the same weights after each number of steps; after none, Aggretriever is
+trained without a head. All are fine-tuned on the same questions of nq-qed and squad for the same
+number of steps, and search slices of these two collections and, zero-shot, of others. A CELL is a
+representation, the steps of its head, and a seed: `cls-0-1`, `agg-1000-1`. Without one, all are
+made, seed after seed.
 
 Each finished cell is a row in docs/heads.csv for each collection, and its values by query are a
 column of docs/heads-queries.csv: cells that are there are not made again. Every call ends with the
@@ -53,16 +54,15 @@ COLLECTIONS = (
 )
 QUERIES = 300  # of each collection, at most
 SEEDS = (1, 2, 3)
-HEAD_STEPS = (500, 2000, 6000)
+HEAD_STEPS = (0, 1000, 4000)
 # collections whose passages are the text that heads are trained on
 TEXTS = ("nq-qed", "squad", "wiki-extra", "scifact", "nfcorpus", "cranfield", "fairytaleqa")
 HEAD_TRAINING: dict[str, Any] = {
     "batch_size": 32,
     "max_length": 128,
-    "mlm_probability": 0.3,
-    "lr": 3e-3,
+    "lr": 3e-4,
     "warmup_ratio": 0.06,
-    "logging_steps": 100,
+    "logging_steps": 50,
     "seed": 1,
 }
 POOL = 1920  # questions of each of two collections: each is seen once
@@ -112,41 +112,36 @@ def cell_of(name: str) -> Cell:
 def all_cells() -> Iterator[Cell]:
     """Yield all cells, those of a seed one after the other."""
     for seed in SEEDS:
-        yield Cell("cls", 0, seed)
-        yield Cell("mean", 0, seed)
-        for head_steps in (0, *HEAD_STEPS):
-            yield Cell("agg", head_steps, seed)
+        for head_steps in HEAD_STEPS:
+            for representation in REPRESENTATIONS:
+                yield Cell(representation, head_steps, seed)
 
 
 # Training
 
 
 def train_head(steps: int, data: Path, work: Path) -> Path:
-    """Train a head for MiniLM, which keeps its own weights, unless it is there."""
+    """Train MiniLM with a new head, unless that is done; an interrupted training goes on."""
     output = work / f"head-{steps}"
     if not (output / "model.safetensors").exists():
         pretrain(
             objective="mlm",
-            head_only=True,
             model=MODEL,
             corpus=tuple(only(data / name, "corpus") for name in TEXTS),
             output=output,
             max_steps=steps,
-            save_steps=1000,
-            resume=True,
+            save_steps=250,
+            resume=output.with_name(f"{output.name}.training").exists(),
             **HEAD_TRAINING,
             **COMPUTE,
         )
     return output
 
 
-def loss_of(training: Path) -> float:
+def loss_of(model: Path) -> float:
     """Return the mean loss of the last tenth of a training run."""
-    losses = []
-    for line in (training / "log.jsonl").read_bytes().splitlines():
-        entry = orjson.loads(line)
-        if "loss" in entry:
-            losses.append(entry["loss"])
+    log = orjson.loads((model / "training.json").read_bytes())["log"]
+    losses = [entry["loss"] for entry in log if "loss" in entry]
     last_count = math.ceil(len(losses) / 10)
     return mean(losses[-last_count:])
 
@@ -211,7 +206,7 @@ def make_cell(cell: Cell, data: Path, work: Path) -> None:
     retrieve(str(model), cell.name, COLLECTIONS, work, **LENGTHS)
     head_loss = ""
     if cell.head_steps:
-        head_loss = f"{loss_of(work / f'head-{cell.head_steps}.training'):.3f}"
+        head_loss = f"{loss_of(work / f'head-{cell.head_steps}'):.3f}"
     rows: list[dict[str, Any]] = list(read_rows())
     values = read_values()
     for collection in COLLECTIONS:
@@ -315,9 +310,9 @@ def print_tables() -> None:
     print_means(rows)
     print("\n| difference | collection | nDCG@10 | p | p over seeds | detectable |")
     print("|---|---|--:|--:|--:|--:|")
-    for head_steps in (0, *HEAD_STEPS):
-        for baseline in ("cls-0", "mean-0"):
-            print_comparison(f"agg-{head_steps}", baseline)
+    for head_steps in HEAD_STEPS:
+        for baseline in ("cls", "mean"):
+            print_comparison(f"agg-{head_steps}", f"{baseline}-{head_steps}")
 
 
 def main(data: Path, work: Path, names: Sequence[str]) -> None:
