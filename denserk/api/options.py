@@ -880,6 +880,9 @@ class PretrainOptions(ResumeOptions, DeviceOptions, OptimizerOptions, CorpusOpti
     """master: target of NPR's decoder. [default: neighbour; released: half]"""
     seed: int
     """Random seed of order, crops, masks, initial weights and dropout. [default: 42]"""
+    head_only: bool
+    """mlm: train the MLM head alone; the encoder keeps its weights, and runs without dropout.
+    [default: False]"""
     n_head_layers: int
     """Layers of Condenser's head or of each MASTER decoder. [default: 2]"""
     skip_from: int | None

@@ -212,6 +212,8 @@ class MaskingSettings(Settings):
 class PretrainingObjectiveSettings(Settings):
     """Loss."""
 
+    head_only: bool = setting(False, used_by="mlm")
+    """mlm: train the MLM head alone; the encoder keeps its weights, and runs without dropout."""
     n_head_layers: int = setting(2, at_least=1, used_by=f"{HEADED} {MASTER}")
     """Layers of Condenser's head or of each MASTER decoder."""
     skip_from: int | None = setting(None, at_least=0, used_by=HEADED)

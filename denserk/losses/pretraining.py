@@ -10,7 +10,7 @@ text through one vector.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 import torch.nn.functional as F
@@ -48,8 +48,19 @@ class MaskedLanguageModel(nn.Module):
     def __init__(self, backbone: Backbone, settings: Settings = DEFAULTS) -> None:
         super().__init__()
         assert backbone.decoder is not None
-        self.backbone, self.settings = backbone, settings
+        self.backbone = backbone
+        self.settings = settings
         self.heads = nn.ModuleDict()
+        if settings.head_only:
+            # a decoder that is tied to the word embeddings is frozen with them
+            backbone.encoder.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> Self:
+        """Switch to training mode, an encoder that is not trained excepted."""
+        super().train(mode)
+        if self.settings.head_only:
+            self.backbone.encoder.eval()
+        return self
 
     def save_heads(self, folder: Path) -> None:
         """Write the heads beside the backbone."""

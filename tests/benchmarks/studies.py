@@ -72,12 +72,17 @@ def bm25(corpus: str, topics: str, run: Path, hits: int) -> None:
 
 
 def prepare(
-    collections: Sequence[Collection], data: Path, work: Path, count: int, negatives: int
+    collections: Sequence[Collection],
+    data: Path,
+    work: Path,
+    count: int,
+    negatives: int,
+    most_queries: int | None = None,
 ) -> None:
     """Write slices with judged queries and BM25's runs, training data and its corpus.
 
     The training data are seeded draws of `count` queries of each training collection, each with its
-    positives and BM25's best other passages.
+    positives and BM25's best other passages. Of the judged queries, `most_queries` are drawn.
     """
     lines = []
     (work / "corpus").mkdir(parents=True, exist_ok=True)
@@ -85,6 +90,9 @@ def prepare(
         source, target = data / collection.name, work / collection.name
         target.mkdir(parents=True, exist_ok=True)
         judged = read_qrels_map(str(source / "qrels" / f"{collection.split}.tsv"))
+        if most_queries is not None and most_queries < len(judged):
+            drawn = random.Random(0).sample(sorted(judged), most_queries)
+            judged = {qid: judged[qid] for qid in drawn}
         topics = write_topics(source, set(judged), target / "topics.jsonl")
         write_slice(source, set().union(*judged.values()), target / "corpus.jsonl")
         bm25(str(target / "corpus.jsonl"), topics, target / "bm25-0.trec", DEPTH)

@@ -35,7 +35,10 @@ def results(tmp_path, toy, monkeypatch):
     shutil.copy(toy / "qrels.txt", source / "qrels" / "dev.tsv")
     collection = script.Collection("toy", ("toy",), "dev")
     page = tmp_path / "results.md"
-    page.write_text(f"# Results\n{script.START}\n{script.END}\n")
+    places = []
+    for name in ("untrained", "trained"):
+        places.append(f"{script.START.format(name)}\n{script.END}\n")
+    page.write_text("# Results\n" + "\n".join(places))
     runs = tmp_path / "runs"
     runs.mkdir()
     monkeypatch.setattr(script, "COLLECTIONS", (collection,))
@@ -91,5 +94,7 @@ def test_the_page_shows_results_csv(results):
     script, *_ = results
     with CELLS.open(newline="") as handle:
         rows = [*csv.DictReader(handle)]
-    shown = PAGE.read_text().partition(script.START)[2].partition(script.END)[0]
-    assert shown.strip().splitlines() == [*script.table(rows)]
+    page = PAGE.read_text()
+    for name, lines in script.tables(rows).items():
+        shown = page.partition(script.START.format(name))[2].partition(script.END)[0]
+        assert shown.strip().splitlines() == lines

@@ -12,6 +12,7 @@ from denserk.training import run_folder
 from tests.support.console import warnings_of
 from tests.support.finetuning import AGG, log_of, tune, weights, write_examples
 from tests.support.pretraining import train, write_expansions
+from tests.support.tiny_models import without_dropout
 
 HEAD_FILES = {
     "condenser": "condenser_head.safetensors",
@@ -216,3 +217,24 @@ def test_decoders_of_another_kind_are_rejected(trained, data, tmp_path, caplog):
     options |= {"fresh_heads": True}
     continue_training(tmp_path / "out", data["corpus"], "master", folder, **options)
     assert "mkp_decoder: randomly initialised" in caplog.messages
+
+
+def test_the_head_alone_learns(tiny, data, tmp_path):
+    train(tmp_path / "out", data["corpus"], "mlm", tiny(), head_only=True, lr=0.1)
+    terms = terms_by_step(tmp_path / "out")
+    assert terms[-1]["mlm"] < terms[0]["mlm"]
+    before = load_file(tiny() / "model.safetensors")
+    after = load_file(tmp_path / "out" / "model.safetensors")
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed
+    assert all(name.startswith("cls.predictions.") for name in changed)
+
+
+def test_an_encoder_that_is_not_trained_has_no_dropout(tiny, data, tmp_path):
+    starts = {"with": tiny(), "without": without_dropout(tiny(), tmp_path / "without-dropout")}
+    losses = []
+    for name, start in starts.items():
+        options = {"head_only": True, "max_steps": 1, "lr": 1e-12}
+        train(tmp_path / name, data["corpus"], "mlm", start, **options)
+        losses.append(terms_by_step(tmp_path / name)[0]["mlm"])
+    assert losses[0] == losses[1]
