@@ -180,6 +180,8 @@ def _add_text(fields: dict[str, str], name: str, text: str) -> None:
 def query_of_fields(query: Query, names: Sequence[str], source: str) -> Query:
     """Return a query whose text is that of some of its fields, in their order, with blanks between.
 
+    A text that two of them have is there once: a query without a title has its text as `title`.
+
     >>> topic = Query("301", "crime", extra={"description": "Who commits it?"})
     >>> query_of_fields(topic, ["title", "desc"], "topics.txt").text
     'crime Who commits it?'
@@ -195,5 +197,6 @@ def query_of_fields(query: Query, names: Sequence[str], source: str) -> Query:
             raise InputError(source, None, found, f"the fields {', '.join(names)}")
         if not isinstance(text, str):
             raise InputError(source, None, f"{name} of query {query.qid} is no text", "a string")
-        texts.append(text)
-    return query._replace(text=" ".join(filter(None, texts)))
+        if text and text not in texts:
+            texts.append(text)
+    return query._replace(text=" ".join(texts))

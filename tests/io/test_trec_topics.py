@@ -212,3 +212,9 @@ def test_xml_may_declare_its_encoding(tmp_path):
         ("101", "ankle brace tendon & bone"),
         ("102", "crème"),
     ]
+
+
+def test_a_query_without_a_title_is_not_doubled(tmp_path):
+    queries = '{"_id": "1", "text": "who", "title": "A tale"}\n{"_id": "2", "text": "who"}\n'
+    source = write(tmp_path / "q.jsonl", queries)
+    assert ids_and_texts(source, ["title", "text"]) == [("1", "A tale who"), ("2", "who")]
