@@ -41,7 +41,7 @@ class Encoder(NamedTuple):
 
     system: str  # its name on the hub
     model: str  # as --model has it
-    dtype: str
+    max_length: int  # tokens, as its folder says, and as MTEB encodes it
     sha256: str  # of its model.safetensors
 
 
@@ -49,11 +49,11 @@ MINILM = PUBLISHED["minilm"]
 MPNET = "sentence-transformers/all-mpnet-base-v2"
 MPNET_FOLDER = Path("models/all-mpnet-base-v2")
 ENCODERS = {
-    "minilm": Encoder(MINILM, "minilm", "float32", PACKAGED[MINILM].sha256),
+    "minilm": Encoder(MINILM, "minilm", 256, PACKAGED[MINILM].sha256),
     "mpnet": Encoder(
         MPNET,
         str(MPNET_FOLDER),
-        "bfloat16",
+        384,
         "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
     ),
 }
@@ -116,6 +116,11 @@ def all_rows() -> Iterator[Row]:
 def encoder_rows(name: str, collection: str) -> Iterator[Row]:
     """Yield what MTEB reports of an encoder on a collection, as `--against mteb` prints it."""
     encoder = ENCODERS[name]
+    command = (
+        f"denserk benchmark beir/{collection} --model {encoder.model} --dtype float32 "
+        f"--query-max-length {encoder.max_length} --passage-max-length {encoder.max_length} "
+        f"--output encoders/{name} --against mteb --resume"
+    )
     for published in published_rows(Paper.MTEB, f"beir/{collection}"):
         if published.system != encoder.system:
             continue
@@ -127,10 +132,7 @@ def encoder_rows(name: str, collection: str) -> Iterator[Row]:
                 measure=measure,
                 published=value,
                 tolerance=ENCODER_TOLERANCE,
-                command=(
-                    f"denserk benchmark beir/{collection} --model {encoder.model} "
-                    f"--dtype {encoder.dtype} --output encoders/{name} --against mteb --resume"
-                ),
+                command=command,
                 run=f"encoders/{name}/{collection}.trec",
                 qrels=f"datasets/{collection}/qrels/test.tsv",
                 weights=encoder.sha256,
