@@ -199,7 +199,7 @@ def missing_commands() -> Iterator[str]:
 
     Published runs, which are only evaluated, cannot be made; nor can those of an absent model.
     """
-    commands = {}
+    commands: dict[str, None] = {}
     for row in all_rows():
         is_made_here = not row.run.startswith("datasets/")
         lacks_model = row.system == MPNET and not MPNET_FOLDER.is_dir()

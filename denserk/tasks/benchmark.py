@@ -414,7 +414,7 @@ def evaluate_benchmarks(
             for folder_name, run in zip(runs, result.runs, strict=True)
         ]
         results[benchmark.name] = replace(result, runs=tuple(named_runs))
-    all_runs = []
+    all_runs: list[str] = []
     for runs in runs_by_benchmark.values():
         all_runs += runs.values()
     return BenchmarksResult(tuple(folder_names), results, _mark_evaluated(published_rows, all_runs))
