@@ -67,6 +67,8 @@ python "$repository/docs/quickstart/model.py" >/dev/null  # stops if MiniLM's we
 if [ -n "$mpnet" ]; then
   ln -sfn "$mpnet" models/all-mpnet-base-v2
   python "$rows" weights
+else
+  rm -f models/all-mpnet-base-v2  # an earlier call's; its runs stay
 fi
 mapfile -t commands < <(python "$rows" commands)
 for command in "${commands[@]}"; do
