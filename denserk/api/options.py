@@ -520,10 +520,11 @@ class BenchmarkOptions(MeasureOptions, ResumeOptions, EncoderOptions, CorpusOpti
     """Options of `benchmark`."""
 
     against: (
-        Literal["aggretriever", "condenser", "master", "mlr"]
-        | Sequence[Literal["aggretriever", "condenser", "master", "mlr"]]
+        Literal["aggretriever", "condenser", "master", "mlr", "mteb"]
+        | Sequence[Literal["aggretriever", "condenser", "master", "mlr", "mteb"]]
     )
-    """Paper whose published figures are shown for comparison; repeatable. [default: []]"""
+    """Paper, or mteb, whose published figures are shown for comparison; repeatable.
+    [default: []]"""
     topk: str | Sequence[int]
     """Top-k accuracy at these depths; 5,20 is measures='Success@5 Success@20'. [default:
     5,20,100]"""

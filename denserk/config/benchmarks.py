@@ -12,9 +12,10 @@ from denserk.config.shared import ResumeSettings
 from denserk.config.values import unknown_name
 from denserk.config.yaml_files import RECIPES, read_yaml
 
-# Papers with published figures; condenser: also coCondenser and gradient caching. Their values are
-# the names in lower case, as the command line and the recipes spell them.
-Paper = StrEnum("Paper", "AGGRETRIEVER CONDENSER MASTER MLR")
+# Papers with published figures; condenser: also coCondenser and gradient caching; mteb: the results
+# of MTEB, whose systems are models of the hub. Their values are the names in lower case, as the
+# command line and the recipes spell them.
+Paper = StrEnum("Paper", "AGGRETRIEVER CONDENSER MASTER MLR MTEB")
 
 
 @dataclass(frozen=True)
@@ -233,7 +234,7 @@ class BenchmarkPaths(Settings, kw_only=True):
     output: str | None = option(None, metavar="DIR", needs="model")
     """Folder for the runs of --model."""
     against: tuple[Paper, ...] = option((), repeat=True, metavar="|".join(Paper))
-    """Paper whose published figures are shown for comparison; repeatable."""
+    """Paper, or mteb, whose published figures are shown for comparison; repeatable."""
     list: bool = False
     """List all benchmarks with sources, measures and papers, and exit."""
 

@@ -138,6 +138,7 @@ class PublishedRow:
     system: str  # the model, as the paper calls it
     setting: str  # how it was trained or run
     values: Mapping[str, str] = field(default_factory=dict)  # measure -> value as printed
+    is_evaluated: bool = False  # whether the system is a model whose runs are evaluated
 
 
 @dataclass(frozen=True)

@@ -436,7 +436,8 @@ def _published_table(published: Sequence[PublishedRow], measures: Sequence[Measu
     names = list(dict.fromkeys([*shared_names, *published_names]))
     rows = []
     for row in published:
-        labels = (row.paper, row.benchmark, row.table, row.system, row.setting)
+        system = f"{row.system} (evaluated here)" if row.is_evaluated else row.system
+        labels = (row.paper, row.benchmark, row.table, system, row.setting)
         values = [row.values.get(name, "") for name in names]
         rows.append(tuple(Cell(text) for text in (*labels, *values)))
     label_headers = ("paper", "benchmark", "row", "system", "setting")

@@ -282,19 +282,29 @@ def evaluate_benchmark(
     The measures are those that `settings` name. If they name none, they are the benchmark's and
     those that the papers in `against` report.
     """
+    published_rows = published_by(against, [benchmark.name])
+    result = _evaluate_beside(published_rows, runs, benchmark, settings or EvalSettings())
+    computed_rows = _computed_rows(published_rows, result)
+    return replace(result, published=_mark_evaluated(computed_rows, runs))
+
+
+def _evaluate_beside(
+    published_rows: Sequence[PublishedRow],
+    runs: Sequence[str],
+    benchmark: Benchmark,
+    settings: EvalSettings,
+) -> EvaluationResult:
+    """Evaluate runs on one benchmark, by the measures of published rows, too."""
     for run in runs:
         _refuse_other_benchmark(run, benchmark)
-    published_rows = published_by(against, [benchmark.name])
-    settings = _settings_of(benchmark, settings or EvalSettings(), published_rows)
+    settings = _settings_of(benchmark, settings, published_rows)
     if benchmark.answers is None:
         qrels = find_parts([benchmark], ["qrels"])[benchmark.name]["qrels"]
-        result = evaluate(runs, qrels, settings)
-    else:
-        from denserk.tasks.evaluate_answers import evaluate_answers
+        return evaluate(runs, qrels, settings)
+    from denserk.tasks.evaluate_answers import evaluate_answers
 
-        parts = find_parts([benchmark], ["answers", "corpus"])[benchmark.name]
-        result = evaluate_answers(runs, parts["answers"], parts["corpus"], settings)
-    return replace(result, published=_computed_rows(published_rows, result))
+    parts = find_parts([benchmark], ["answers", "corpus"])[benchmark.name]
+    return evaluate_answers(runs, parts["answers"], parts["corpus"], settings)
 
 
 def _refuse_other_benchmark(run: str, benchmark: Benchmark) -> None:
@@ -348,6 +358,28 @@ def _computed_rows(
     return tuple(rows)
 
 
+def _mark_evaluated(
+    published_rows: Sequence[PublishedRow], runs: Sequence[str]
+) -> tuple[PublishedRow, ...]:
+    """Return published rows, marked where their system is a model that made one of the runs."""
+    models = {_model_of(run) for run in runs}
+    rows = []
+    for row in published_rows:
+        _, _, model = row.system.rpartition("/")
+        rows.append(replace(row, is_evaluated=model in models))
+    return tuple(rows)
+
+
+def _model_of(run: str) -> str | None:
+    """Return the model that a run's manifest names, without the folder or account before it."""
+    if run == STREAM or not beside(run).is_file():
+        return None
+    model = read_manifest(run, Kind.RUN).made_from.get("model")
+    if model is None:
+        return None
+    return Path(without_revision(model["name"])).name
+
+
 def evaluate_benchmarks(
     folders: Sequence[str],
     names: Sequence[str],
@@ -356,7 +388,8 @@ def evaluate_benchmarks(
 ) -> BenchmarksResult:
     """Evaluate folders of runs, such as scifact.trec, on several benchmarks and groups.
 
-    `names` are those of benchmarks and groups; a folder may lack runs of some.
+    `names` are those of benchmarks and groups; a folder may lack runs of some. Measures are those
+    of `evaluate_benchmark`.
     """
     requested = config.find_benchmarks(names)
     folder_names = short_names(folders)
@@ -366,18 +399,25 @@ def evaluate_benchmarks(
             runs_by_benchmark[benchmark_name][folder_name] = run
     with_runs = [benchmark for benchmark in requested if runs_by_benchmark[benchmark.name]]
     find_parts(with_runs, ["qrels", "answers"])  # reports all missing parts at once
+    names_with_runs = [benchmark.name for benchmark in with_runs]
+    groups = [group.name for group in config.groups_within(names_with_runs)]
+    published_rows = published_by(against, [*names_with_runs, *groups])
     results = {}
     for benchmark in with_runs:
         runs = runs_by_benchmark[benchmark.name]
-        result = evaluate_benchmark(list(runs.values()), benchmark, settings)
+        rows_of_benchmark = [row for row in published_rows if row.benchmark == benchmark.name]
+        result = _evaluate_beside(
+            rows_of_benchmark, [*runs.values()], benchmark, settings or EvalSettings()
+        )
         named_runs = [
             replace(run, name=folder_name)
             for folder_name, run in zip(runs, result.runs, strict=True)
         ]
         results[benchmark.name] = replace(result, runs=tuple(named_runs))
-    groups = [group.name for group in config.groups_within(results)]
-    published_rows = published_by(against, [*results, *groups])
-    return BenchmarksResult(tuple(folder_names), results, published_rows)
+    all_runs: list[str] = []
+    for runs in runs_by_benchmark.values():
+        all_runs += runs.values()
+    return BenchmarksResult(tuple(folder_names), results, _mark_evaluated(published_rows, all_runs))
 
 
 def _runs_in(folder: str, requested: Sequence[Benchmark], names: Sequence[str]) -> dict[str, str]:

@@ -85,6 +85,48 @@ def test_a_folder_gives_every_benchmark_and_the_means(cache, caplog):
     assert reported_names == {"beir-small", *(f"beir/{dataset}" for dataset in datasets)}
 
 
+def test_measures_of_mteb_are_computed_on_several_benchmarks(cache):
+    for dataset in ("scifact", "nfcorpus", "fiqa"):
+        write_beir(cache, dataset)
+    runs_folder("runs", "scifact", "nfcorpus", "fiqa")
+    names = ["beir/scifact", "beir/nfcorpus", "beir/fiqa"]
+    result = evaluate_benchmarks(["runs"], names, against=(Paper.MTEB,))
+    on_scifact = result.values("beir/scifact", "runs")
+    assert on_scifact is not None
+    assert list(on_scifact) == ["nDCG@10", "R@100", "AP@100"]
+    assert on_scifact["AP@100"] == pytest.approx(5 / 6)
+    on_fiqa = result.values("beir/fiqa", "runs")  # which MTEB's rows here do not report
+    assert on_fiqa is not None
+    assert list(on_fiqa) == ["nDCG@10", "R@100"]
+    values = {(row.system, row.benchmark): row.values for row in result.published}
+    assert values["sentence-transformers/all-mpnet-base-v2", "beir/nfcorpus"] == {
+        "nDCG@10": "0.33289",
+        "R@100": "0.33853",
+        "AP@100": "0.15675",
+    }
+    assert not any(row.is_evaluated for row in result.published)  # runs without a manifest
+
+
+@pytest.mark.parametrize(
+    "name", ["sentence-transformers/all-MiniLM-L6-v2@main", "../models/all-MiniLM-L6-v2"]
+)
+def test_the_row_of_the_evaluated_model_is_marked(cache, capsys, name):
+    write_beir(cache, "scifact")
+    runs_folder("runs", "scifact")
+    manifest = Manifest(Kind.RUN, True, made_from={"model": {"name": name}})
+    write_manifest("runs/scifact.trec", manifest)
+    for runs in ("runs", "runs/scifact.trec"):
+        arguments = ["benchmark", "beir/scifact", "--runs", runs, "--against", "mteb", "--quiet"]
+        assert command([*arguments, "--format", "table"]) == 0
+        marked = [line for line in capsys.readouterr().out.splitlines() if "here" in line]
+        assert len(marked) == 1
+        assert "all-MiniLM-L6-v2 (evaluated here)" in marked[0]
+        assert "0.6451" in marked[0]
+        assert command([*arguments, "--format", "json"]) == 0
+        rows = json.loads(capsys.readouterr().out)["published"]
+        assert [row["is_evaluated"] for row in rows] == [True, False]
+
+
 @pytest.mark.parametrize(
     "name", ["cqadupstack-gis.trec", "cqadupstack/gis.tsv.gz", "beir/cqadupstack/gis"]
 )
@@ -145,10 +187,11 @@ def test_answers_of_a_benchmark(cache, name, strict_dpr, accuracy):
 
 
 KNOWN = {**benchmarks(), **groups()}
+PAPERS = [paper for paper in Paper if paper is not Paper.MTEB]
 NOT_RETRIEVAL = {"STS-b Test", "Wiki Section Test", "CoLA", "MRPC", "STS-B", "QQP"}
 
 
-@pytest.mark.parametrize("paper", Paper)
+@pytest.mark.parametrize("paper", PAPERS)
 def test_every_figure_is_what_the_paper_prints(paper, specs):
     with (specs / "paper_tables" / f"{paper}.csv").open(newline="") as file:
         printed_rows = list(csv.DictReader(file))
