@@ -142,7 +142,7 @@ class RunMaker:
         settings, nor denserk has those that it was published with.
         """
         corpus = benchmark.corpus
-        longest = self._stored_model.passage.max_length or math.inf
+        longest = self._longest_text
         text: dict[str, Any] = {
             "query_max_length": min(corpus.query_max_length, longest),
             "passage_max_length": min(corpus.passage_max_length, longest),
@@ -151,6 +151,19 @@ class RunMaker:
         if not self._stored_model.has_settings and "join" not in published:
             text["join"] = corpus.join
         return {**text, **self._options.text}
+
+    @property
+    def _longest_text(self) -> float:
+        """The most tokens of a text: the model's positions, or fewer if its authors say so.
+
+        A folder of sentence-transformers names the length at which its published figures are
+        measured.
+        """
+        longest = self._stored_model.passage.max_length or math.inf
+        foreign = self._stored_model.foreign
+        if foreign is not None and foreign.has_length:
+            longest = min(longest, foreign.text.passage_max_length)
+        return longest
 
     def _corpus_folder(self, benchmark: Benchmark) -> Path:
         """Return the folder of a corpus' vectors and index."""

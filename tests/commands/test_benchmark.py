@@ -8,6 +8,7 @@ from denserk.errors import MismatchError, UsageError
 from denserk.io.manifest import Kind, read_manifest
 from denserk.tasks.benchmark import evaluate_benchmarks
 from tests.support.benchmark_copies import write_beir, write_marco
+from tests.support.sentence_transformers_folders import LENGTHS, write_folder
 
 
 def search(tiny, *names, model="bert", **settings):
@@ -61,6 +62,16 @@ def test_a_corpus_is_encoded_once_and_with_its_own_lengths(cache, tiny):
     assert text["join"] == "sep"
     assert text["passage_max_length"] == 64
     assert Path("runs/dl19.trec").is_file()
+
+
+def test_texts_have_the_length_of_a_folder_of_sentence_transformers(cache, tiny, tmp_path):
+    write_beir(cache, "scifact")
+    model = write_folder(tiny(), tmp_path / "model", **{LENGTHS: {"max_seq_length": 20}})
+    benchmark(names=("beir/scifact",), model=model, output="runs", device="cpu")
+    vectors = read_manifest("runs/corpora/beir-scifact/vectors", Kind.VECTORS)
+    assert vectors.made_from["model"]["text"]["passage_max_length"] == 20
+    run = read_manifest("runs/scifact.trec", Kind.RUN)
+    assert run.made_from["model"]["text"]["query_max_length"] == 20
 
 
 def test_resume_keeps_finished_benchmarks(cache, tiny, caplog):
