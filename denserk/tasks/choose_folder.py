@@ -126,7 +126,7 @@ class ChoiceFolder:
         checksums = {}
         for key in QUERIES:
             checksums[key] = self._manifest.made_from.get(key, {}).get("sha256")
-        decisive = {"settings": self._manifest.settings, "queries": checksums}
+        decisive: dict[str, Any] = {"settings": self._manifest.settings, "queries": checksums}
         existing_inputs = self._manifest.made_from[EXISTING_INPUTS]
         if existing_inputs:
             decisive[EXISTING_INPUTS] = [
