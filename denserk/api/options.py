@@ -643,8 +643,8 @@ class MineNegativesOptions(
     """Exclude hits whose text contains a positive's text, or is contained in one. [default:
     False]"""
     teacher: PathName | None
-    """Cross-encoder whose scores replace those of the run, for margins and in the output.
-    [default: None]"""
+    """Model whose scores replace those of the run, for margins and in the output. [default:
+    None]"""
     skip_missing: bool
     """Skip and count missing passages and queries without hits instead of stopping. [default:
     False]"""
@@ -1028,7 +1028,7 @@ class ConvertOptions(OverwriteOptions, EncoderOptions, total=False):
     queries: PathName | None
     """training: topics that have the texts of queries given by id. [default: None]"""
     teacher: PathName | None
-    """training: cross-encoder that scores every positive and negative. [default: none]"""
+    """training: model that scores every positive and negative. [default: none]"""
     average: PathName | Sequence[PathName]
     """model: model whose weights are averaged with the source's (model soup); repeatable.
     [default: []]"""

@@ -194,7 +194,7 @@ class ConversionSettings(TagSettings, OverwriteSettings):
     queries: str | None = option(None, metavar="FILE|DIR|NAME")
     """training: topics that have the texts of queries given by id."""
     teacher: str | None = option(None, metavar="DIR|HUB_ID", used_by=Kind.TRAINING)
-    """training: cross-encoder that scores every positive and negative. [default: none]"""
+    """training: model that scores every positive and negative. [default: none]"""
     average: tuple[str, ...] = option((), metavar="DIR|HUB_ID", repeat=True, used_by=Kind.MODEL)
     """model: model whose weights are averaged with the source's (model soup); repeatable."""
     allow_pickle: bool = False

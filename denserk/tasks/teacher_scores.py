@@ -1,18 +1,27 @@
-"""Scores of a cross-encoder, the teacher, for the positives and negatives of training data."""
+"""Scores of a teacher for the positives and negatives of training data.
+
+A teacher is a cross-encoder, or an encoder, whose scores are those of its search.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.encoding import ComputeSettings
+from denserk.config.retrieval import Metric
 from denserk.errors import InputError
 from denserk.io import training
+from denserk.io.model_files import find_model
 from denserk.io.training import RANDOM_NEGATIVES
 from denserk.records import Candidate, Passage, Query, TrainingExample
+
+if TYPE_CHECKING:
+    from denserk.models.text_encoder import TextEncoder
 
 SCORED_TOGETHER = 64  # queries whose pairs are sorted by length into batches
 # of query i with passage i: (P,)
@@ -22,12 +31,35 @@ Score = Callable[[Sequence[Query], Sequence[Passage]], NDArray[np.float32]]
 def load_teacher(
     name: str | None, text: Mapping[str, Any], compute: ComputeSettings
 ) -> Score | None:
-    """Load a cross-encoder, if one is named, and return its function of scores."""
+    """Load a teacher, if one is named, and return its function of scores."""
     if name is None:
         return None
-    from denserk.models.cross_encoder import PairScorer  # needs torch
+    from denserk.models.cross_encoder import PairScorer, is_reranker  # need torch
+    from denserk.models.text_encoder import TextEncoder
 
-    return PairScorer(name, text, None, compute).score
+    _, folder = find_model(name)
+    if is_reranker(folder):
+        return PairScorer(name, text, None, compute).score
+    return partial(scores_of_encoder, TextEncoder(name, text=text, compute=compute))
+
+
+def scores_of_encoder(
+    encoder: "TextEncoder", queries: Sequence[Query], passages: Sequence[Passage]
+) -> NDArray[np.float32]:
+    """Score query i with passage i as a search does: (P,) float32.
+
+    The score is the inner product, or the negated squared distance; that of a passage with several
+    vectors is its best one.
+    """
+    query_vectors = encoder.encode_queries(queries)[:, None, :]  # (P, 1, D)
+    passage_vectors = encoder.encode_passages(passages)
+    passage_vectors = passage_vectors.reshape(len(passages), -1, encoder.dimension)  # (P, S, D)
+    if encoder.metric is Metric.L2:
+        scores = -np.square(query_vectors - passage_vectors).sum(2)
+    else:
+        scores = (query_vectors * passage_vectors).sum(2)
+    best: NDArray[np.float32] = scores.max(1)
+    return best
 
 
 def with_teacher_scores(

@@ -13,11 +13,13 @@ from denserk.errors import InputError, MismatchError
 from denserk.io.manifest import Kind, beside, file_sha256, read_manifest
 from denserk.io.training import read_training
 from denserk.models.cross_encoder import PairScorer
+from denserk.models.text_encoder import TextEncoder
 from denserk.records import Candidate, Passage, Query, TrainingExample
 from denserk.tasks.convert import convert
 from denserk.tasks.mine_negatives import mine_negatives
 from denserk.tasks.teacher_scores import with_teacher_scores
 from tests.support.mining import RUN, ids, negatives, run_text
+from tests.support.sentence_transformers_folders import PROMPTS, write_folder
 from tests.support.toy import PASSAGES, QRELS, QUERIES
 from tests.support.training_examples import inline, jsonl
 
@@ -265,6 +267,26 @@ def test_a_teachers_scores_stand_in_for_the_runs(mine, tiny_reranker):
         if below_limit:
             expected[qid] = below_limit
     assert negatives(guarded) == expected
+
+
+@pytest.mark.parametrize("metric", ["inner", "l2"])
+def test_an_encoder_is_a_teacher(mine, tiny, metric, tmp_path):
+    model = tiny()
+    if metric == "l2":
+        names = {"similarity_fn_name": "euclidean"}
+        modules = ("Transformer", "Pooling")
+        model = write_folder(tiny(), tmp_path / "model", modules=modules, **{PROMPTS: names})
+    _, examples = mine(MiningSettings(num_negatives=9, teacher=str(model)))
+    encoder = TextEncoder(str(model), compute=CPU)
+    for qid, example in examples.items():
+        [query] = encoder.encode_queries([Query(qid, QUERIES[qid])])
+        for candidate in (*example.positives, *example.negatives):
+            title, text = PASSAGES[candidate.docid]
+            [passage] = encoder.encode_passages([Passage(candidate.docid, text, title)])
+            expected = sum(query * passage)
+            if metric == "l2":
+                expected = -sum((query - passage) ** 2)
+            assert candidate.score == pytest.approx(float(expected), rel=1e-4)
 
 
 class RandomCollection:
