@@ -33,8 +33,9 @@ START = "<!-- from docs/rows.sh -->"
 END = "<!-- end of rows -->"
 COLLECTIONS = {"scifact": "SciFact", "nfcorpus": "NFCorpus"}
 # Largest distance from the published figure. Encoders differ in their last digits from one machine
-# to another. The others are exact: what is left is that 4 places are printed.
-ENCODER_TOLERANCE = "0.001"
+# to another, in bfloat16 in the third, too. The others are exact: what is left is that 4 places are
+# printed.
+ENCODER_TOLERANCES = {"float32": "0.001", "bfloat16": "0.002"}
 EXACT_TOLERANCE = "0.0001"
 
 
@@ -132,7 +133,7 @@ def encoder_rows(name: str, collection: str) -> Iterator[Row]:
                 collection=COLLECTIONS[collection],
                 measure=measure,
                 published=value,
-                tolerance=ENCODER_TOLERANCE,
+                tolerance=ENCODER_TOLERANCES[encoder.dtype],
                 command=command,
                 run=f"encoders/{name}/{collection}.trec",
                 qrels=f"datasets/{collection}/qrels/test.tsv",

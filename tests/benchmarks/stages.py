@@ -7,14 +7,13 @@ takes models and runs; what is there is used again. A RUN is a system and a seed
 `distilled-1`; without one all are made. Every call ends with the tables so far.
 
 MiniLM is the start. `tuned` learns questions of nq-qed and fairytaleqa with negatives from its own
-hits, `distilled` with negatives from mpnet's hits and mpnet's scores. `agg` and `agg-distilled` do
-the same as Aggretriever without a masked-language-model head. `reranked` are MiniLM's first hits in
-the order of a cross-encoder that starts from mpnet. Passages that are searched for negatives are
-the positives of the questions, and others, drawn.
+hits, `distilled` also mpnet's scores of these passages. `agg` and `agg-distilled` do the same as
+Aggretriever without a masked-language-model head. `reranked` are MiniLM's first hits in the order
+of a cross-encoder that starts from mpnet. Passages that are searched for negatives are the
+positives of the questions, and others, drawn.
 """
 
 import csv
-import random
 import shutil
 import sys
 import time
@@ -30,12 +29,14 @@ from denserk.io.qrels import read_qrels_map
 from tests.benchmarks.studies import (
     COMPUTE,
     DEPTH,
-    SLICE,
+    DRAWN_QRELS,
     Collection,
     bm25,
+    draw_queries,
     finished,
     print_table,
     retrieve,
+    write_judgments,
     write_slice,
     write_topics,
 )
@@ -46,7 +47,7 @@ COLLECTIONS = (
     Collection("nq-qed", "dev", trained_on=True),
     Collection("fairytaleqa", "test", trained_on=True),
 )
-QUERIES = 300  # of each collection, at most
+QUERIES = 300  # of each collection
 POOL = 1400  # questions of each collection that are trained on
 LENGTHS = {"query_max_length": 32, "passage_max_length": 96}
 MINED_DEPTH = 30
@@ -72,13 +73,13 @@ CROSS_ENCODER: dict[str, Any] = {
     "query_max_length": 32,
     "pair_max_length": 128,
 }
-# system -> the model whose hits its negatives are from, and the options of its training
-SYSTEMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "tuned": ("minilm", {**BIENCODER, **OWN_POOLING}),
-    "distilled": ("mpnet", {**BIENCODER, **OWN_POOLING, **DISTILLED}),
-    "agg": ("minilm", {**BIENCODER, **AGGRETRIEVER}),
-    "agg-distilled": ("mpnet", {**BIENCODER, **AGGRETRIEVER, **DISTILLED}),
-    "reranked": ("minilm", CROSS_ENCODER),
+# options of the training
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "tuned": {**BIENCODER, **OWN_POOLING},
+    "distilled": {**BIENCODER, **OWN_POOLING, **DISTILLED},
+    "agg": {**BIENCODER, **AGGRETRIEVER},
+    "agg-distilled": {**BIENCODER, **AGGRETRIEVER, **DISTILLED},
+    "reranked": CROSS_ENCODER,
 }
 UNTRAINED = ("bm25", "minilm", "mpnet")
 COSTS = "costs.csv"
@@ -94,20 +95,20 @@ def prepare(data: Path, work: Path) -> None:
         training = target / "training"
         training.mkdir(parents=True, exist_ok=True)
         judged = read_qrels_map(str(source / "qrels" / "train.tsv"))
-        qids = random.Random(0).sample(sorted(judged), POOL)
-        positives = set().union(*(judged[qid] for qid in qids))
-        write_slice(source, positives, training / "corpus.jsonl")
-        write_topics(source, set(qids), training / "topics.jsonl")
+        drawn = draw_queries(judged, POOL)
+        write_slice(source, set().union(*drawn.values()), training / "corpus.jsonl")
+        write_topics(source, set(drawn), training / "topics.jsonl")
         judged = read_qrels_map(str(source / "qrels" / f"{collection.split}.tsv"))
-        qids = random.Random(0).sample(sorted(judged), min(QUERIES, len(judged)))
-        positives = set().union(*(judged[qid] for qid in qids))
-        write_slice(source, positives, target / "corpus.jsonl")
-        write_topics(source, set(qids), target / "topics.jsonl")
+        drawn = draw_queries(judged, QUERIES)
+        write_judgments(drawn, target / DRAWN_QRELS)
+        write_slice(source, set().union(*drawn.values()), target / "corpus.jsonl")
+        write_topics(source, set(drawn), target / "topics.jsonl")
 
 
-def mined(miner: str, model: str, data: Path, work: Path) -> Path:
-    """Return training data with negatives, and scores, from the hits of a model."""
-    output = work / f"from-{miner}.jsonl"
+def mined(teacher: str | None, data: Path, work: Path) -> Path:
+    """Return training data with negatives from MiniLM's hits, and with scores of a teacher."""
+    name = "scored" if teacher else "unscored"
+    output = work / f"{name}.jsonl"
     if output.exists():
         return output
     parts = []
@@ -115,14 +116,13 @@ def mined(miner: str, model: str, data: Path, work: Path) -> Path:
         training = work / collection.name / "training"
         corpus = training / "corpus.jsonl"
         topics = training / "topics.jsonl"
-        run = training / f"{miner}.trec"
+        run = training / "minilm.trec"
         if not run.exists():
-            vectors = training / f"{miner}.vectors"
-            encode(model=model, corpus=corpus, output=vectors, overwrite=True, **COMPUTE)
-            # all passages, so that positives have a score, too
-            search(index=vectors, topics=topics, output=run, hits=SLICE, **COMPUTE)
+            vectors = training / "minilm.vectors"
+            encode(model=MINILM, corpus=corpus, output=vectors, overwrite=True, **COMPUTE)
+            search(index=vectors, topics=topics, output=run, hits=DEPTH, **COMPUTE)
             shutil.rmtree(vectors)
-        part = training / f"from-{miner}.jsonl"
+        part = training / f"{name}.jsonl"
         mine_negatives(
             topics=topics,
             qrels=data / collection.name / "qrels" / "train.tsv",
@@ -131,8 +131,10 @@ def mined(miner: str, model: str, data: Path, work: Path) -> Path:
             depth=MINED_DEPTH,
             num_negatives=NEGATIVES,
             skip_missing=True,
+            teacher=teacher,
             output=part,
             overwrite=True,
+            **COMPUTE,
         )
         parts.append(part.read_bytes())
     output.write_bytes(b"".join(parts))
@@ -141,11 +143,12 @@ def mined(miner: str, model: str, data: Path, work: Path) -> Path:
 
 def train(system: str, seed: int, models: dict[str, str], data: Path, work: Path) -> Path:
     """Train a system, and note how long that took."""
-    miner, options = SYSTEMS[system]
+    options = SYSTEMS[system]
     output = work / "models" / f"{system}-{seed}"
     if finished(output):
         return output
-    examples = mined(miner, models[miner], data, work)
+    teacher = models["mpnet"] if "distillation" in options else None
+    examples = mined(teacher, data, work)
     start = models["mpnet" if system == "reranked" else "minilm"]
     began = time.perf_counter()
     finetune(
@@ -206,8 +209,8 @@ def main(data: Path, mpnet: Path, work: Path, names: Sequence[str]) -> None:
     all_names = [f"{system}-{seed}" for seed in SEEDS for system in SYSTEMS]
     for name in names or all_names:
         system, _, seed = name.rpartition("-")
-        model = train(system, int(seed), models, data, work)
-        write_runs(name, str(model), work)
+        trained_model = train(system, int(seed), models, data, work)
+        write_runs(name, str(trained_model), work)
     print_table([*UNTRAINED, *SYSTEMS], COLLECTIONS, data, work)
     print_costs(work)
 

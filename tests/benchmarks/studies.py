@@ -14,12 +14,15 @@ from denserk.commands.retrieve import encode, index, search
 from denserk.config.evaluation import EvaluationSettings
 from denserk.config.formats import CorpusFormat, TopicsFormat
 from denserk.io.corpus import read_passages, write_passages
+from denserk.io.files import write_lines
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_queries, write_queries
 from denserk.models.processor import has_bfloat16
 from denserk.tasks.evaluate import evaluate
 
+Judgments = dict[str, dict[str, int]]  # query -> passage -> grade
+DRAWN_QRELS = "qrels.txt"  # the judgments of the queries that are searched, if they were drawn
 # passages searched in each collection: the judged ones, and others, drawn, up to so many
 SLICE = 2000
 DEPTH = 100
@@ -91,8 +94,8 @@ def prepare(
         target.mkdir(parents=True, exist_ok=True)
         judged = read_qrels_map(str(source / "qrels" / f"{collection.split}.tsv"))
         if most_queries is not None and most_queries < len(judged):
-            drawn = random.Random(0).sample(sorted(judged), most_queries)
-            judged = {qid: judged[qid] for qid in drawn}
+            judged = draw_queries(judged, most_queries)
+            write_judgments(judged, target / DRAWN_QRELS)
         topics = write_topics(source, set(judged), target / "topics.jsonl")
         write_slice(source, set().union(*judged.values()), target / "corpus.jsonl")
         bm25(str(target / "corpus.jsonl"), topics, target / "bm25-0.trec", DEPTH)
@@ -103,6 +106,29 @@ def prepare(
         file = Path(only(source, "corpus"))
         shutil.copyfile(file, work / "corpus" / file.name.replace("corpus", collection.name))
     (work / "train.jsonl").write_bytes(b"".join(lines))
+
+
+def draw_queries(judged: Judgments, count: int) -> Judgments:
+    """Return the judgments of a seeded draw of queries."""
+    drawn = random.Random(0).sample(sorted(judged), count)
+    return {qid: judged[qid] for qid in drawn}
+
+
+def write_judgments(judged: Judgments, target: Path) -> None:
+    """Write judgments in TREC's format."""
+    lines = []
+    for qid, grades in judged.items():
+        for docid, grade in grades.items():
+            lines.append(f"{qid} 0 {docid} {grade}\n")
+    write_lines(target, lines)
+
+
+def qrels_of(collection: Collection, data: Path, work: Path) -> Path:
+    """Return the judgments of the queries that are searched: all of the split, or those drawn."""
+    drawn = work / collection.name / DRAWN_QRELS
+    if drawn.exists():
+        return drawn
+    return data / collection.name / "qrels" / f"{collection.split}.tsv"
 
 
 def training_records(
@@ -161,7 +187,7 @@ def cell(system: str, position: int, collection: Collection, data: Path, work: P
     runs = sorted(map(str, (work / collection.name).glob(f"{system}-[0-9].trec")))
     if not runs:
         return ""
-    qrels = str(data / collection.name / "qrels" / f"{collection.split}.tsv")
+    qrels = str(qrels_of(collection, data, work))
     results = evaluate(runs, qrels, EvaluationSettings(measures=(measure,))).runs
     values = [result.summary[measure] for result in results]
     if len(values) == 1:
