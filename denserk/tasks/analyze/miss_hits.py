@@ -11,7 +11,15 @@ from denserk.models.cross_encoder import PairScorer
 from denserk.records import Passage, Query
 from denserk.reporting import track
 from denserk.tasks.analyze.miss_search import DenseSearch, HitsByQuery, rank_of
-from denserk.tasks.analyze.miss_trials import Change, Evidence, Fix, Miss, Trial, scores_of_texts
+from denserk.tasks.analyze.miss_trials import (
+    Change,
+    Evidence,
+    Fix,
+    Miss,
+    SingleChange,
+    Trial,
+    scores_of_texts,
+)
 
 LEAST_QUERIES_OF_HUB = 5
 DEPTH_FACTOR = 10  # duplicates are looked for among the first 10 K hits
@@ -66,7 +74,7 @@ class IndexedAgain(Change):
         return Trial("index it", rank)
 
 
-class RebuiltBm25(Change):
+class RebuiltBm25(SingleChange):
     """The whole corpus is indexed, for passages that a BM25 index lacks.
 
     `search_rebuilt` builds the index and returns the hits of all queries.
@@ -102,7 +110,7 @@ class RebuiltBm25(Change):
         return None if self._rebuilt_hits is None else Fix(self._rebuilt_hits)
 
 
-class ExactSearch(Change):
+class ExactSearch(SingleChange):
     """All vectors are compared, as they were before the index was built."""
 
     cause = "approximate"
@@ -125,7 +133,7 @@ class ExactSearch(Change):
 # Changes of the hits
 
 
-class WithoutHubs(Change):
+class WithoutHubs(SingleChange):
     """Passages that stand among the first hits of very many queries are left out."""
 
     cause = "hub"
@@ -240,7 +248,7 @@ def is_unjudged_copy(
     return any(copies.are_copies(docid, other) for other in relevant)
 
 
-class CopiesJudged(Change):
+class CopiesJudged(SingleChange):
     """Copies of a relevant passage that nobody judged count as relevant."""
 
     cause = "unjudged"

@@ -15,14 +15,14 @@ from denserk.index.ranking import Hits
 from denserk.models.text_encoder import QUERY
 from denserk.records import Query
 from denserk.tasks.analyze.miss_search import DenseSearch, HitsByQuery, rank_of
-from denserk.tasks.analyze.miss_trials import Change, Evidence, Fix, Miss, Trial
+from denserk.tasks.analyze.miss_trials import Change, Evidence, Fix, Miss, SingleChange, Trial
 
 MANY_SUBWORDS = 4  # a word of so many subword tokens is one that the model hardly knows
 LEAST_SIMILARITY = 0.75  # of two spellings of a word, by difflib
 OUTER_PUNCTUATION = "\"'()[]{}.,;:!?\u2018\u2019\u201c\u201d\u00ab\u00bb"
 
 
-class FieldSearched(Change):
+class FieldSearched(SingleChange):
     """The queries have a further field of the topics, and are searched again.
 
     `fields` is what --set topics-field takes for it, such as "title,text".
@@ -44,7 +44,7 @@ class FieldSearched(Change):
         return Fix(self._new_hits)
 
 
-class WeightOfWords(Change):
+class WeightOfWords(SingleChange):
     """BM25 has a share in the score, with each weight of a grid.
 
     `runs_by_query` holds the hits of the two runs that are fused, that of BM25 second. To be a

@@ -1,5 +1,6 @@
 """What is tried for relevant passages that a run missed: changes, and the ranks they lead to."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -83,11 +84,10 @@ class Evidence:
         return self.hits[miss.qid][: miss.rank - 1]
 
 
-class Change:
+class Change(ABC):
     """A change of the collection, the search, a passage or a query.
 
-    A change is tried for all missed passages, since texts and queries are encoded together. One
-    that looks at each passage alone defines `_trial` only.
+    A change is tried for all missed passages, since texts and queries are encoded together.
     """
 
     cause: str  # a key of `denserk.io.misses.TITLES`
@@ -96,17 +96,25 @@ class Change:
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
 
+    @abstractmethod
     def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
         """Return the trial of each missed passage; None where the change does not apply."""
-        return [self._trial(miss) for miss in misses]
-
-    def _trial(self, miss: Miss) -> Trial | None:
-        """Return the trial of a missed passage; None where the change does not apply."""
-        raise NotImplementedError
 
     def everywhere(self) -> Fix | None:
         """Return what the change does to all queries; None where it is of single passages."""
         return None
+
+
+class SingleChange(Change):
+    """A change that looks at each missed passage alone."""
+
+    def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
+        """Return the trial of each missed passage; None where the change does not apply."""
+        return [self._trial(miss) for miss in misses]
+
+    @abstractmethod
+    def _trial(self, miss: Miss) -> Trial | None:
+        """Return the trial of a missed passage; None where the change does not apply."""
 
 
 class TextChange(Change):
@@ -123,9 +131,9 @@ class TextChange(Change):
         scores = scores_of_texts(self._dense, self.task, misses, self._texts)
         return [self._trial_of_scores(miss, scores[miss]) for miss in misses]
 
+    @abstractmethod
     def _texts(self, miss: Miss) -> list[Passage]:
         """Return the texts of a missed passage; none where the change does not apply."""
-        raise NotImplementedError
 
     def _trial_of_scores(self, miss: Miss, scores: NDArray[np.float32]) -> Trial | None:
         """Return the trial of a missed passage by the scores (T,) of its texts."""
@@ -135,9 +143,9 @@ class TextChange(Change):
         rank = self._dense.rank_with(miss.qid, miss.docid, float(scores[best]))
         return Trial(self._description(best, len(scores)), rank)
 
+    @abstractmethod
     def _description(self, best: int, count: int) -> str:
         """Return what was changed, by the number of the best text, from 0, and that of all."""
-        raise NotImplementedError
 
 
 def scores_of_texts(
