@@ -201,7 +201,7 @@ class Retriever(ABC):
         """Return the name and checksums of the index or reranker that it reads and does not build.
 
         None: there is none, or it is checked in another way. Others that are under the same name
-        when a comparison is resumed are told from it by this.
+        when a comparison is resumed are recognised by this.
         """
         return None
 

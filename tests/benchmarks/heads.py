@@ -121,7 +121,7 @@ def all_cells() -> Iterator[Cell]:
 
 
 def train_head(steps: int, data: Path, work: Path) -> Path:
-    """Train MiniLM with a new head, unless that is done; an interrupted training goes on."""
+    """Train MiniLM with a new head, unless that is done; an interrupted training is resumed."""
     output = work / f"head-{steps}"
     if not (output / "model.safetensors").exists():
         pretrain(

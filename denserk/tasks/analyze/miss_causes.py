@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from denserk.config.analysis import MissesSettings
 from denserk.config.encoding import ComputeSettings
@@ -338,9 +338,12 @@ class FusedParts(NamedTuple):
 
 def weigh_bm25(run: MissedRun) -> list[Change]:
     """Change the weight that BM25 has in the score."""
-    made_from = {} if run.origin.manifest is None else run.origin.manifest.made_from
+    made_from: Mapping[str, Any] = {}
+    if run.origin.manifest is not None:
+        made_from = run.origin.manifest.made_from
     if "runs" in made_from:
-        parts = _recorded_parts(run, [source.get("name") or "" for source in made_from["runs"]])
+        names = [source.get("name") or "" for source in made_from["runs"]]
+        parts = _recorded_parts(run, names)
     else:
         parts = _parts_with_bm25(run)
     change = WeightOfWords(run.evidence, parts.runs_by_query, parts.fusion, parts.current_weight)
