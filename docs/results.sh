@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tables of docs/results.md on eight small collections; what is there is not made again.
+# The tables of docs/results.md on nine small collections; what is there is not made again.
 #
 #   bash docs/results.sh --data DIR --runs DIR [COLLECTION/SYSTEM ...]   makes runs (default: all), writes the tables
 #   bash docs/results.sh --data DIR --runs DIR --check                   compares the tables with the runs
