@@ -87,7 +87,10 @@ class IndexSettings(Settings):
         is_bm25_engine = self.engine in BM25_ENGINES
         if self.engine is not None and is_bm25 != is_bm25_engine:
             message = f"--engine {self.engine} does not support --type {self.type}"
-            hint = "--type bm25 has the engines bm25s and lucene, the other types faiss and torch"
+            hint = (
+                "--type bm25 has the engines bm25s and lucene, the other types faiss, torch (flat) "
+                "and milvus"
+            )
             raise UsageError(message, hint)
         is_type_flat = self.type is IndexType.FLAT and not self.factory
         if self.engine is Engine.TORCH and not is_type_flat:

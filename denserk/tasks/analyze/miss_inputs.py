@@ -217,12 +217,15 @@ def unsearched_fields(topics: Sequence[Query], searched_fields: Collection[str])
     >>> unsearched_fields([topic], ["text"]), unsearched_fields([topic], ["title"])
     (['title'], ['text'])
     """
-    fields = []
+    searched_names = _full_names(searched_fields, topics[0])
     texts_of_topics = [{"text": topic.text, **topic.extra} for topic in topics]
+    fields = []
     for field in texts_of_topics[0]:
+        if field in searched_names:
+            continue
         values = [texts.get(field) for texts in texts_of_topics]
         are_texts = all(isinstance(value, str) for value in values)
-        if are_texts and any(values) and field not in _full_names(searched_fields, topics[0]):
+        if are_texts and any(values):
             fields.append(field)
     return fields
 
