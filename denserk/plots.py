@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from denserk.extras import installed, require
 from denserk.io.files import whole_binary
@@ -18,6 +18,10 @@ INKS = ("#0066a6", "#c14a00", "#00795a", "#a8478a", "#7d6200", "#4b45a8", "#5c66
 MARKERS = ("o", "s", "^", "D", "X", "P")
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1.5, 2)), (0, (9, 2)))
 TEXT = "#1b1f24"
+LEAST_GAP = 0.16  # inches between two names
+NEAR_WIDTH = 0.9  # inches; a point so near on the right would lie in a name
+INNER = 0.83  # of a figure's height is that of its axes, about
+POINTS_PER_INCH = 72
 STYLE: Any = {
     "font.size": 8.5,
     "figure.constrained_layout.use": True,
@@ -67,6 +71,56 @@ def draw_lines(
         axes.plot(xs, ys, lw=1.4, ms=4, **series_style(number))
     # labels are passed here because matplotlib hides those that begin with "_"
     axes.figure.legend(axes.lines, list(lines), loc=f"outside {legend}")
+
+
+class NamedPoint(NamedTuple):
+    """A point with a name; points are sorted by height."""
+
+    height: float
+    position: float
+    name: str
+
+
+def write_names(axes: Any, points: Sequence[NamedPoint]) -> None:
+    """Write the names of points beside them, above each other where they are near.
+
+    From the lowest point to the highest, a name moves up until it is `LEAST_GAP` above the one
+    before, wherever that is from left to right. It stands right of its point, or left of it where
+    another point would lie in the name. The limits of the axes have to be set before.
+    """
+    low, high = axes.get_ylim()
+    inches = axes.figure.get_figheight() * INNER
+    least_gap = LEAST_GAP / inches * (high - low)
+    points = sorted(points)
+    next_height = low
+    for point in points:
+        text_height = max(point.height, next_height)
+        next_height = text_height + least_gap
+        inches_above = (text_height - point.height) / (high - low) * inches
+        is_left = _has_point_on_the_right(axes, point, points)
+        axes.annotate(
+            point.name,
+            (point.position, point.height),
+            (-7 if is_left else 7, inches_above * POINTS_PER_INCH + 3),
+            textcoords="offset points",
+            ha="right" if is_left else "left",
+            fontsize=7.5,
+            bbox={"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 0.6},
+        )
+
+
+def _has_point_on_the_right(axes: Any, point: NamedPoint, points: Sequence[NamedPoint]) -> bool:
+    """Return whether another point lies near on the right, at about the same height."""
+    to_share = axes.transData + axes.transAxes.inverted()
+    width = axes.figure.get_figwidth()
+    height = axes.figure.get_figheight()
+    left, bottom = to_share.transform((point.position, point.height))
+    for other in points:
+        other_left, other_bottom = to_share.transform((other.position, other.height))
+        is_level = abs(other_bottom - bottom) * height < LEAST_GAP
+        if is_level and 0 < (other_left - left) * width < NEAR_WIDTH:
+            return True
+    return False
 
 
 def save_if_installed(draw: Callable[[], Any], what: str, path: Path | None) -> None:

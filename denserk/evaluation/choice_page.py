@@ -8,13 +8,10 @@ from denserk.evaluation.choice import Choice, SystemResult, sentence, undecided_
 from denserk.evaluation.pages import write_template
 from denserk.evaluation.report_figures import Figure
 from denserk.extras import installed
-from denserk.plots import INKS, TEXT, as_image, new_axes, style
+from denserk.plots import INKS, TEXT, NamedPoint, as_image, new_axes, style, write_names
 from denserk.version import __version__
 
 DROPPED = "#8a929b"
-LEAST_GAP = 0.04  # between the heights of two names, as a share of the axes' height
-AXES_POINTS = 250  # height of the axes, about
-NEAR_WIDTH = 0.15  # a point so near on the right would lie in a name, as a share of the axes' width
 ROOM_FOR_NAMES = 3.5  # the axis ends at so many times the highest cost
 
 
@@ -28,14 +25,6 @@ class CostAxis(NamedTuple):
     def shows_cost(self) -> bool:
         """Whether positions are costs."""
         return bool(self.label)
-
-
-class NamedPoint(NamedTuple):
-    """A system in the picture; they are sorted by height."""
-
-    height: float
-    position: float
-    name: str
 
 
 def draw_choice(choice: Choice) -> Any:
@@ -66,7 +55,11 @@ def draw_choice(choice: Choice) -> Any:
     else:
         axes.set_xlim(-0.5, len(choice.systems))
         axes.set_xticks([])
-    _write_names(axes, cost.positions, choice)
+    points = [
+        NamedPoint(leader.mean + system.difference, position, system.name)
+        for position, system in zip(cost.positions, choice.systems, strict=True)
+    ]
+    write_names(axes, points)
     level = f"{1 - choice.alpha:.0%}"
     note = (
         f"{choice.queries:,} queries. Bars: {level} intervals of the difference from "
@@ -90,48 +83,6 @@ def cost_axis(systems: Sequence[SystemResult]) -> CostAxis:
     if len(known_sizes) == len(systems):
         return CostAxis("bytes a passage", known_sizes)
     return CostAxis("", range(len(systems)))
-
-
-def _write_names(axes: Any, positions: Sequence[float], choice: Choice) -> None:
-    """Write the names of the systems beside their points, above each other where they are near.
-
-    From the lowest point to the highest, a name moves up until it is `LEAST_GAP` above the one
-    before, wherever that is from left to right. It stands right of its point, or left of it where
-    another point would lie in the name.
-    """
-    low, high = axes.get_ylim()
-    least_gap = LEAST_GAP * (high - low)
-    points = []
-    for position, system in zip(positions, choice.systems, strict=True):
-        points.append(NamedPoint(choice.leader.mean + system.difference, position, system.name))
-    points.sort()
-    next_height = low
-    for point in points:
-        text_height = max(point.height, next_height)
-        next_height = text_height + least_gap
-        points_above = (text_height - point.height) / (high - low) * AXES_POINTS
-        is_left = _has_point_on_the_right(axes, point, points)
-        axes.annotate(
-            point.name,
-            (point.position, point.height),
-            (-7 if is_left else 7, points_above + 3),
-            textcoords="offset points",
-            ha="right" if is_left else "left",
-            fontsize=7.5,
-            bbox={"facecolor": axes.get_facecolor(), "edgecolor": "none", "pad": 0.6},
-        )
-
-
-def _has_point_on_the_right(axes: Any, point: NamedPoint, points: Sequence[NamedPoint]) -> bool:
-    """Return whether another point lies near on the right, at about the same height."""
-    to_share = axes.transData + axes.transAxes.inverted()
-    left, height = to_share.transform((point.position, point.height))
-    for other in points:
-        other_left, other_height = to_share.transform((other.position, other.height))
-        is_level = abs(other_height - height) < LEAST_GAP
-        if is_level and 0 < other_left - left < NEAR_WIDTH:
-            return True
-    return False
 
 
 def write_page(path: Path, choice: Choice) -> None:

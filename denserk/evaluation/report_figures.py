@@ -5,7 +5,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from denserk.plots import INKS, as_image, draw_lines, new_axes
+from denserk.plots import (
+    INKS,
+    NamedPoint,
+    as_image,
+    draw_lines,
+    new_axes,
+    series_style,
+    write_names,
+)
 
 BINS = 30  # of the scores
 Points = Sequence[tuple[float, float]]
@@ -45,7 +53,8 @@ class Transfer(NamedTuple):
 
 def draw_recall(recall_by_run: Mapping[str, Points], level: int) -> Figure:
     """Draw the recall of runs by depth."""
-    axes = _named_lines(recall_by_run)
+    axes = new_axes(4.4, 2.7 + 0.19 * len(recall_by_run))
+    draw_lines(axes, recall_by_run, "lower center")
     axes.set(xlabel="depth", ylabel="recall", ylim=(0, 1.02), xscale="log")
     axes.xaxis.set_major_formatter("{x:,g}")
     image = as_image(axes, "Recall by depth, a line per run")
@@ -61,10 +70,12 @@ def draw_cost(cost: Cost, measure: str, value_by_run: Mapping[str, float]) -> Fi
     """Draw effectiveness against a cost: a mark for each run whose cost is known."""
     from matplotlib.ticker import EngFormatter
 
-    points: dict[str, Points] = {}
-    for run, value in value_by_run.items():
-        points[run] = [(cost.cost_by_run[run], value)] if run in cost.cost_by_run else []
-    axes = _named_lines(points)
+    points = [
+        NamedPoint(value, cost.cost_by_run[run], run)
+        for run, value in value_by_run.items()
+        if run in cost.cost_by_run
+    ]
+    axes = _named_points(points)
     axes.set(xlabel=cost.title, ylabel=measure)
     formatter = EngFormatter(cost.unit)
     axes.xaxis.set_major_formatter(formatter)
@@ -98,7 +109,13 @@ def draw_scores(run: str, scores: Scores) -> Figure:
 
 def draw_transfer(transfer: Transfer) -> Figure:
     """Draw a mark per run: how well it does out of its domain, against in it."""
-    axes = _named_lines(transfer.points)
+    axes = _named_points(
+        [
+            NamedPoint(zero_shot, in_domain, run)
+            for run, points in transfer.points.items()
+            for in_domain, zero_shot in points
+        ]
+    )
     axes.set(
         xlabel=f"{transfer.in_domain_measure} on {transfer.in_domain}",
         ylabel=f"mean {transfer.zero_shot_measure} on BEIR datasets",
@@ -108,8 +125,12 @@ def draw_transfer(transfer: Transfer) -> Figure:
     return Figure(image, f"In-domain ({transfer.in_domain}) against zero-shot ({zero_shot}).")
 
 
-def _named_lines(lines: Mapping[str, Points]) -> Any:
-    """Draw a line for each run, or a mark if it has one point, with the runs' names below."""
-    axes = new_axes(4.4, 2.7 + 0.19 * len(lines))
-    draw_lines(axes, lines, "lower center")
+def _named_points(points: Sequence[NamedPoint]) -> Any:
+    """Draw a mark with its name for each run."""
+    axes = new_axes(4.4, 2.9)
+    for number, point in enumerate(points):
+        style = series_style(number)
+        axes.plot(point.position, point.height, style["marker"], color=style["color"], ms=5)
+    axes.margins(x=0.25, y=0.15)
+    write_names(axes, points)
     return axes
