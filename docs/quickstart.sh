@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
 # Four retrievers on the docstrings of Python's standard library, compared; everything is written to demo/.
+#
+#   bash docs/quickstart.sh              makes .venv first
+#   bash docs/quickstart.sh --installed  uses the denserk that is on PATH, with its extras cpu, bm25, demo and report
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../tests/environment.sh"
-environment cpu,bm25,demo,report
+if [ "${1-}" != --installed ]; then
+  environment cpu,bm25,demo,report
+fi
 cd "$repository"
 export HF_HUB_OFFLINE=1
 
