@@ -28,6 +28,7 @@ from pages import markdown_table, text_with_tables
 from denserk.config.benchmarks import Paper
 from denserk.config.encoding import PACKAGED, PUBLISHED
 from denserk.config.evaluation import EvaluationSettings
+from denserk.errors import DenserkError
 from denserk.evaluation.benchmarks import published_rows
 from denserk.io.files import write_lines, write_rows
 from denserk.io.manifest import file_sha256
@@ -505,7 +506,10 @@ def main() -> None:
     )
     parser.add_argument("task", choices=TASKS)
     task = parser.parse_args().task
-    differences = TASKS[task]()
+    try:
+        differences = TASKS[task]()
+    except DenserkError as error:
+        sys.exit(f"error: {error}")
     sys.exit(min(1, differences))
 
 
