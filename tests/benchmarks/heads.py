@@ -406,7 +406,8 @@ def print_tables() -> None:
 def main(data: Path, work: Path, names: Sequence[str]) -> None:
     """Make the cells asked for, then print the tables."""
     cells = [parse_cell(name) for name in names] or list(all_cells())
-    prepare(COLLECTIONS, data, work, POOL, negatives=1, most_queries=QUERIES)
+    training = {"heads": HEAD_TRAINING, "fine-tuning": FINETUNING}
+    prepare(COLLECTIONS, data, work, POOL, 1, QUERIES, training)
     finished_cells = {cell_of_row(row) for row in read_rows()}
     for cell in cells:
         if cell not in finished_cells:

@@ -54,7 +54,7 @@ TRAINED: dict[str, dict[str, Any]] = {
 
 def main(data: Path, work: Path, names: Sequence[str]) -> None:
     """Make the runs asked for, then print the table."""
-    prepare(COLLECTIONS, data, work, POOL, NEGATIVES)
+    prepare(COLLECTIONS, data, work, POOL, NEGATIVES, training={**TRAINING, **LENGTHS})
     all_names = [f"{system}-{NO_SEED}" for system in UNTRAINED]
     for seed in SEEDS:
         all_names += [f"{system}-{seed}" for system in TRAINED]

@@ -75,7 +75,7 @@ WITHOUT: dict[str, dict[str, Any]] = {
 
 def prepare(data: Path, work: Path) -> None:
     """Write slices, and training data with negatives mined from BM25's and MiniLM's own runs."""
-    keep_settings(work, {"training_queries": POOL, "slice": SLICE})
+    keep_settings(work, {"training_queries": POOL, "slice": SLICE, "training": TRAINING})
     lines: dict[str, list[bytes]] = {name: [] for name in NEGATIVES}
     for collection in COLLECTIONS:
         source = data / collection.name

@@ -141,7 +141,11 @@ def noted_cost(step: str, work: Path, queries: int | None = None) -> Iterator[No
 
 def write_collections(data: Path, work: Path) -> None:
     """Write the slices that are searched, the training questions and the passages of both."""
-    keep_settings(work, {"training_queries": POOL, "queries": QUERIES, "slice": SLICE})
+    training = {"bi-encoder": BIENCODER, "cross-encoder": CROSS_ENCODER}
+    keep_settings(
+        work,
+        {"training_queries": POOL, "queries": QUERIES, "slice": SLICE, "training": training},
+    )
     for collection in COLLECTIONS:
         folder = write_searched_slice(collection, data, work, QUERIES)
         topics = str(folder / "topics.jsonl")

@@ -24,7 +24,7 @@ from denserk.models.processor import has_bfloat16
 from denserk.tasks.evaluate import evaluate
 
 Judgments = dict[str, dict[str, int]]  # query -> passage -> grade
-SETTINGS = "settings.json"  # in WORK: what its slices and its training data were drawn with
+SETTINGS = "settings.json"  # in WORK: what its slices, training data and models are made with
 QRELS = "qrels.txt"  # the judgments of the queries that are searched
 TRAIN = "train.jsonl"  # in WORK: the training data
 # passages searched in each collection: the judged ones, and others, drawn, up to so many
@@ -85,12 +85,13 @@ def prepare(
     count: int,
     negatives: int,
     most_queries: int | None = None,
+    training: Mapping[str, Any] | None = None,
 ) -> None:
     """Write slices with judged queries and BM25's runs, training data and its corpus.
 
     The training data are seeded draws of `count` queries of each training collection, each with its
     positives and BM25's best other passages. Of the judged queries, `most_queries` are drawn. What
-    is there stays as it is.
+    is there stays as it is. `training` are the options that all models in WORK are trained with.
     """
     keep_settings(
         work,
@@ -100,6 +101,7 @@ def prepare(
             "negatives": negatives,
             "queries": most_queries,
             "slice": SLICE,
+            "training": training,
         },
     )
     for collection in collections:
@@ -114,21 +116,19 @@ def prepare(
 
 
 def keep_settings(work: Path, settings: Mapping[str, Any]) -> None:
-    """Note in a folder what it is drawn with; exit if it was drawn with something else.
+    """Note in a folder what its files are made with; exit if that was something else.
 
     A folder of a version that noted nothing is taken to be of these settings.
     """
     file = work / SETTINGS
+    text = orjson.dumps(settings, option=orjson.OPT_INDENT_2).decode()
     if not file.exists():
-        text = orjson.dumps(settings, option=orjson.OPT_INDENT_2).decode()
         write_lines(file, [f"{text}\n"])
-        return
-    earlier_settings = orjson.loads(file.read_bytes())
-    if earlier_settings != settings:
+    elif orjson.loads(file.read_bytes()) != orjson.loads(text):
         sys.exit(
-            f"error: {work} was drawn with other settings\n"
-            f"  {file} has {earlier_settings}\n"
-            f"  expected {dict(settings)}: give another WORK"
+            f"error: {work} was made with other settings: those in {file}\n"
+            f"  expected {orjson.dumps(settings).decode()}\n"
+            "  give another WORK"
         )
 
 
