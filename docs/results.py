@@ -273,16 +273,9 @@ def write(folder: Path) -> None:
     earlier_records = recorded()
     records = []
     for cell in all_cells():
-        earlier_record = earlier_records.get(cell)
-        run = runs.run(cell)
-        if run.exists():
-            is_recorded = earlier_record is not None and earlier_record["run"] == file_sha256(run)
-            if is_recorded or runs.has_commands(cell):
-                records.append(measured_record(cell, runs))
-                continue
-            say(cell, f"left out: {run} has no {run.stem}.commands; move it away to make it again")
-        if earlier_record is not None:
-            records.append(earlier_record)
+        record = current_record(cell, runs, earlier_records.get(cell))
+        if record is not None:
+            records.append(record)
     if not records:
         return
     refuse_mixed_data(records)
@@ -291,6 +284,21 @@ def write(folder: Path) -> None:
     lines = [[record[column] for column in columns] for record in records]
     write_rows(RESULTS, [columns, *lines])
     write_lines(PAGE, [page_text])
+
+
+def current_record(cell: Cell, runs: Runs, earlier_record: Record | None) -> Record | None:
+    """Return the line of a cell: of its run, or the earlier one; None if there is neither.
+
+    A run of unknown commands is left out, unless it is that of the earlier line.
+    """
+    run = runs.run(cell)
+    if not run.exists():
+        return earlier_record
+    is_recorded = earlier_record is not None and earlier_record["run"] == file_sha256(run)
+    if is_recorded or runs.has_commands(cell):
+        return measured_record(cell, runs)
+    say(cell, f"left out: {run} has no {run.stem}.commands; move it away to make it again")
+    return earlier_record
 
 
 def refuse_mixed_data(records: Sequence[Record]) -> None:

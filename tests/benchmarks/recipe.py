@@ -73,7 +73,7 @@ WITHOUT: dict[str, dict[str, Any]] = {
 }
 
 
-def prepare(data: Path, work: Path) -> None:
+def write_collections(data: Path, work: Path) -> None:
     """Write slices, and training data with negatives mined from BM25's and MiniLM's own runs."""
     keep_settings(work, {"training_queries": POOL, "slice": SLICE, "training": TRAINING})
     lines: dict[str, list[bytes]] = {name: [] for name in NEGATIVES}
@@ -135,7 +135,7 @@ def compare(systems: Sequence[str], work: Path) -> None:
 
 def main(data: Path, work: Path, names: Sequence[str]) -> None:
     """Make the runs asked for, then print the tables."""
-    prepare(data, work)
+    write_collections(data, work)
     retrieve(MODEL, "minilm-0", COLLECTIONS, work, **LENGTHS)
     for name in names or [f"{system}-{seed}" for seed in SEEDS for system in WITHOUT]:
         system, _, seed = name.rpartition("-")
