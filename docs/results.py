@@ -1,12 +1,20 @@
 """Collections, cells and tables of docs/results.sh, which calls this.
 
-    python docs/results.py prepare|write|check DATA RUNS
     python docs/results.py cells
+    python docs/results.py prepare DATA RUNS
+    python docs/results.py write RUNS
+    python docs/results.py check RUNS
 
-`prepare` draws queries; `write` measures the runs, and writes results.csv and the tables of
-results.md; `check` compares results.csv with the runs, and exits with 1 where a cell differs.
+`prepare` draws queries; it exits with 1 if RUNS has another draw. `write` measures the runs, and
+writes results.csv and the tables of results.md. `check` compares results.csv with the runs, and
+exits with 1 where a cell differs, or if no run is there.
+
+A cell is a system on a collection, such as squad/bm25. Its run is RUNS/squad/bm25.trec, and
+RUNS/squad/bm25.commands has the commands of docs/results.sh that made it. `write` leaves out a run
+without them, unless it is the one that results.csv has.
 """
 
+import argparse
 import csv
 import hashlib
 import sys
@@ -14,18 +22,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from pages import markdown_table, text_with_tables
+
 from denserk.config.evaluation import EvaluationSettings
+from denserk.errors import DenserkError
 from denserk.evaluation.significance import interval
-from denserk.io.files import write_lines
+from denserk.io.files import write_lines, write_rows
 from denserk.io.manifest import file_sha256
 from denserk.io.qrels import read_qrels_map
 from denserk.tasks.evaluate import evaluate
 
 HERE = Path(__file__).parent
-CELLS = HERE / "results.csv"
+RESULTS = HERE / "results.csv"
 PAGE = HERE / "results.md"
-START = "<!-- from docs/results.sh: {} -->"
-END = "<!-- to here -->"
+UNTRAINED_MARK = "<!-- from docs/results.sh: untrained -->"
+TRAINED_MARK = "<!-- from docs/results.sh: trained -->"
 COMMAND = "bash docs/results.sh --data DATA --runs RUNS"
 MEASURE = "nDCG@10"
 ALPHA = 0.05
@@ -59,21 +70,33 @@ UNTRAINED = {"bm25": 0.0005, "minilm": 0.002, "hybrid": 0.002}
 TRAINED = {"finetuned": 0.02, "cls": 0.02, "agg": 0.02, "mlr": 0.02, "rerank": 0.02}
 TOLERANCES = {**UNTRAINED, **TRAINED}
 
-Row = dict[str, str]  # of results.csv
+Record = dict[str, str]  # a line of results.csv, by its columns
 
 
-def cells() -> Iterator[tuple[Collection, str]]:
-    """Yield collections and systems, row by row."""
+class Cell(NamedTuple):
+    """A system on a collection: a figure of the tables."""
+
+    collection: str
+    system: str
+
+    @property
+    def name(self) -> str:
+        """The name on the command line."""
+        return f"{self.collection}/{self.system}"
+
+
+def all_cells() -> Iterator[Cell]:
+    """Yield the cells, collection after collection."""
     for collection in COLLECTIONS:
         for system in TOLERANCES if collection.trained else UNTRAINED:
-            yield collection, system
+            yield Cell(collection.name, system)
 
 
 # Collections
 
 
-def draw(source: Path, target: Path, most_queries: int) -> None:
-    """Write the qrels of at most so many queries, evenly spread over the sorted ids."""
+def drawn_lines(source: Path, most_queries: int) -> list[str]:
+    """Return the qrels of at most so many queries, evenly spread over the sorted ids."""
     judged = read_qrels_map(str(source))
     qids = sorted(judged)
     count = min(most_queries, len(qids))
@@ -82,18 +105,40 @@ def draw(source: Path, target: Path, most_queries: int) -> None:
         qid = qids[place * len(qids) // count]
         for docid, grade in judged[qid].items():
             lines.append(f"{qid} 0 {docid} {grade}\n")
-    write_lines(str(target), lines)
+    return lines
+
+
+def write_draw(source: Path, target: Path, most_queries: int) -> None:
+    """Write the qrels of drawn queries; exit if a file of another draw is there.
+
+    Runs are of the queries of that file.
+    """
+    lines = drawn_lines(source, most_queries)
+    if not target.exists():
+        write_lines(str(target), lines)
+    elif target.read_text("utf-8") != "".join(lines):
+        sys.exit(
+            f"error: {target} is not what is drawn from {source} now\n"
+            f"  move {target.parent} away, with its runs, or give another --runs"
+        )
 
 
 def link(source: Path, target: Path) -> None:
     """Link to a file, in place of an earlier link."""
-    target.unlink(missing_ok=True)
+    if target.is_symlink():
+        target.unlink()
+    elif target.exists():
+        sys.exit(f"error: {target} is no link: move it away, or give another --runs")
     target.symlink_to(source)
 
 
-def corpus_in(folder: Path) -> Path | None:
-    """Return the corpus of a folder in BEIR layout, plain or compressed."""
-    return next(folder.glob("corpus.jsonl*"), None)
+def beir_file(folder: Path, stem: str) -> Path:
+    """Return the corpus or the queries of a folder in BEIR layout, plain or compressed."""
+    files = sorted(folder.glob(f"{stem}.jsonl*"))
+    if len(files) != 1:
+        names = ", ".join(file.name for file in files) or "none"
+        sys.exit(f"error: {folder} needs one {stem}.jsonl, plain or compressed; found {names}")
+    return files[0]
 
 
 def refuse_missing(data: Path) -> None:
@@ -101,7 +146,7 @@ def refuse_missing(data: Path) -> None:
     missing_folders = set()
     for collection in COLLECTIONS:
         for folder in collection.folders:
-            if corpus_in(data / folder) is None:
+            if not list((data / folder).glob("corpus.jsonl*")):
                 missing_folders.add(folder)
     if missing_folders:
         names = ", ".join(sorted(missing_folders))
@@ -109,31 +154,30 @@ def refuse_missing(data: Path) -> None:
 
 
 def prepare(data: Path, runs: Path) -> None:
-    """Write the qrels of each collection, and link its corpus and queries."""
+    """Link the corpus and the queries of each collection, and write its qrels."""
     refuse_missing(data)
     for collection in COLLECTIONS:
         target = runs / collection.name
         target.mkdir(exist_ok=True)
-        if not (target / "qrels.txt").exists():
-            prepare_collection(collection, data, target)
+        prepare_collection(collection, data, target)
 
 
 def prepare_collection(collection: Collection, data: Path, target: Path) -> None:
-    """Write the qrels of a collection last: they say that the folder is complete."""
+    """Link the corpus and the queries of a collection, and write its qrels."""
     source = data / collection.folders[0]
-    (queries,) = source.glob("queries.jsonl*")
+    queries = beir_file(source, "queries")
     link(queries, target / queries.name)
     for folder in collection.folders:
-        corpus = corpus_in(data / folder)
-        assert corpus is not None
+        corpus = beir_file(data / folder, "corpus")
         if len(collection.folders) == 1:
             link(corpus, target / corpus.name)
         else:
             (target / "corpus").mkdir(exist_ok=True)
             link(corpus, target / "corpus" / corpus.name.replace("corpus", folder, 1))
     if collection.trained:
-        draw(source / "qrels" / "train.tsv", target / "train-qrels.txt", TRAINING_QUERIES)
-    draw(source / "qrels" / f"{collection.split}.tsv", target / "qrels.txt", MOST_QUERIES)
+        write_draw(source / "qrels" / "train.tsv", target / "train-qrels.txt", TRAINING_QUERIES)
+    qrels = source / "qrels" / f"{collection.split}.tsv"
+    write_draw(qrels, target / "qrels.txt", MOST_QUERIES)
 
 
 def digest(folder: Path) -> str:
@@ -146,7 +190,7 @@ def digest(folder: Path) -> str:
     return hashlib.sha256(digests.encode()).hexdigest()
 
 
-# Cells
+# Runs and results.csv
 
 
 class Measured(NamedTuple):
@@ -156,139 +200,238 @@ class Measured(NamedTuple):
     low: float
     high: float
 
-
-def measure(folder: Path, system: str) -> Measured:
-    """Evaluate the run of a system."""
-    run = folder / f"{system}.trec"
-    settings = EvaluationSettings(measures=(MEASURE,))
-    result = evaluate([str(run)], str(folder / "qrels.txt"), settings)
-    (run_result,) = result.runs
-    low, high = interval(run_result, result.measures[0], ALPHA)
-    return Measured(run_result.summary[MEASURE], low, high)
+    @property
+    def texts(self) -> tuple[str, str, str]:
+        """The three as results.csv has them."""
+        return f"{self.value:.4f}", f"{self.low:.4f}", f"{self.high:.4f}"
 
 
-def measured_rows(runs: Path) -> Iterator[Row]:
-    """Yield the row of results.csv of each cell that has a run."""
-    for collection, system in cells():
-        folder = runs / collection.name
-        run = folder / f"{system}.trec"
-        if not run.exists():
-            continue
-        measured = measure(folder, system)
-        yield {
-            "collection": collection.name,
-            "system": system,
-            MEASURE: f"{measured.value:.4f}",
-            "low": f"{measured.low:.4f}",
-            "high": f"{measured.high:.4f}",
-            "run": file_sha256(run),
-            "data": digest(folder),
-            "command": f"{COMMAND} {collection.name}/{system}",
-        }
+class Runs:
+    """The folder of runs; what is read of a collection is read once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._digest_by_collection: dict[str, str] = {}
+
+    def run(self, cell: Cell) -> Path:
+        """Return the path of a cell's run, which may be there or not."""
+        return self._folder / cell.collection / f"{cell.system}.trec"
+
+    def has_commands(self, cell: Cell) -> bool:
+        """Return whether it is known by which commands a cell's run was made."""
+        return self.run(cell).with_suffix(".commands").is_file()
+
+    def digest(self, cell: Cell) -> str:
+        """Return the SHA-256 of a cell's collection."""
+        name = cell.collection
+        if name not in self._digest_by_collection:
+            self._digest_by_collection[name] = digest(self._folder / name)
+        return self._digest_by_collection[name]
+
+    def measure(self, cell: Cell) -> Measured:
+        """Evaluate the run of a cell."""
+        run = self.run(cell)
+        settings = EvaluationSettings(measures=(MEASURE,))
+        result = evaluate([str(run)], str(run.with_name("qrels.txt")), settings)
+        (run_result,) = result.runs
+        low, high = interval(run_result, result.measures[0], ALPHA)
+        return Measured(run_result.summary[MEASURE], low, high)
 
 
-def recorded_rows() -> list[Row]:
-    """Return the rows of results.csv."""
-    if not CELLS.exists():
-        return []
-    with CELLS.open(newline="") as file:
-        return list(csv.DictReader(file))
+def measured_record(cell: Cell, runs: Runs) -> Record:
+    """Return the line of results.csv of a cell whose run is there."""
+    value, low, high = runs.measure(cell).texts
+    return {
+        "collection": cell.collection,
+        "system": cell.system,
+        MEASURE: value,
+        "low": low,
+        "high": high,
+        "run": file_sha256(runs.run(cell)),
+        "data": runs.digest(cell),
+        "command": f"{COMMAND} {cell.name}",
+    }
 
 
-def write(runs: Path) -> None:
+def recorded() -> dict[Cell, Record]:
+    """Return the lines of results.csv by their cells."""
+    if not RESULTS.exists():
+        return {}
+    with RESULTS.open(newline="") as file:
+        records = list(csv.DictReader(file))
+    return {Cell(record["collection"], record["system"]): record for record in records}
+
+
+def say(cell: Cell, message: str) -> None:
+    """Print what became of a cell."""
+    sys.stdout.write(f"{cell.collection:12} {cell.system:10} {message}\n")
+
+
+def write(folder: Path) -> None:
     """Write results.csv, and the tables of the page; cells without a run here stay as they are."""
-    row_of_cell = {}
-    for row in [*recorded_rows(), *measured_rows(runs)]:
-        row_of_cell[row["collection"], row["system"]] = row
-    rows = []
-    for collection, system in cells():
-        if (collection.name, system) in row_of_cell:
-            rows.append(row_of_cell[collection.name, system])
-    with CELLS.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    page = PAGE.read_text()
-    for name, lines in tables(rows).items():
-        page = with_table(page, name, lines)
-    PAGE.write_text(page)
+    runs = Runs(folder)
+    earlier_records = recorded()
+    records = []
+    for cell in all_cells():
+        record = current_record(cell, runs, earlier_records.get(cell))
+        if record is not None:
+            records.append(record)
+    if not records:
+        return
+    refuse_mixed_data(records)
+    page_text = text_with_tables(PAGE, tables(records))
+    columns = list(records[0])
+    lines = [[record[column] for column in columns] for record in records]
+    write_rows(RESULTS, [columns, *lines])
+    write_lines(PAGE, [page_text])
 
 
-def check(runs: Path) -> int:
-    """Print how each cell of results.csv compares with its run; return how many differ."""
+def current_record(cell: Cell, runs: Runs, earlier_record: Record | None) -> Record | None:
+    """Return the line of a cell: of its run, or the earlier one; None if there is neither.
+
+    A run of unknown commands is left out, unless it is that of the earlier line.
+    """
+    run = runs.run(cell)
+    if not run.exists():
+        return earlier_record
+    is_recorded = earlier_record is not None and earlier_record["run"] == file_sha256(run)
+    if is_recorded or runs.has_commands(cell):
+        return measured_record(cell, runs)
+    say(cell, f"left out: {run} has no {run.stem}.commands; move it away to make it again")
+    return earlier_record
+
+
+def refuse_mixed_data(records: Sequence[Record]) -> None:
+    """Exit if the cells of a collection are of different passages, queries or qrels."""
+    digest_by_collection: dict[str, str] = {}
+    for record in records:
+        name = record["collection"]
+        if record["data"] != digest_by_collection.setdefault(name, record["data"]):
+            sys.exit(
+                f"error: the cells of {name} are of different passages, queries or qrels\n"
+                f"  {record['system']} is not of those of the cells before it: make the runs of "
+                f"all systems on {name}"
+            )
+
+
+def check(folder: Path) -> int:
+    """Print how each cell of results.csv compares with its run; return how many differ.
+
+    It is 1, too, if no run is there.
+    """
+    runs = Runs(folder)
+    records = recorded()
+    known_cells = list(all_cells())
     wrong_count = 0
-    for row in recorded_rows():
-        verdict, is_wrong = compare(row, runs)
-        wrong_count += is_wrong
-        place = f"{row['collection']:12} {row['system']:10}"
-        sys.stdout.write(f"{place} {row[MEASURE]}  {verdict}\n")
+    checked_count = 0
+    for cell, record in records.items():
+        if cell not in known_cells:
+            say(cell, "in results.csv, but nothing makes it")
+            wrong_count += 1
+        elif not runs.run(cell).exists():
+            say(cell, f"{record[MEASURE]}  absent: {record['command']}")
+        else:
+            verdict, is_wrong = compare(cell, record, runs)
+            say(cell, f"{record[MEASURE]}  {verdict}")
+            checked_count += 1
+            wrong_count += is_wrong
+    for cell in known_cells:
+        if cell not in records and runs.run(cell).exists():
+            say(cell, f"not in results.csv: {runs.run(cell)}")
+            wrong_count += 1
+    sys.stdout.write(f"checked {checked_count} of {len(records)} cells of results.csv\n")
+    if checked_count == 0:
+        sys.stderr.write(f"error: {folder} has no run of a cell of results.csv\n")
+        return max(1, wrong_count)
     return wrong_count
 
 
-def compare(row: Row, runs: Path) -> tuple[str, bool]:
+def compare(cell: Cell, record: Record, runs: Runs) -> tuple[str, bool]:
     """Return how a cell compares with its run, in words, and whether that is wrong."""
-    folder = runs / row["collection"]
-    system = row["system"]
-    run = folder / f"{system}.trec"
-    if not run.exists():
-        return f"absent: {row['command']}", False
-    if digest(folder) != row["data"]:
+    if runs.digest(cell) != record["data"]:
         return "other passages, queries or qrels", True
-    value = measure(folder, system).value
-    allowed = TOLERANCES[system]
-    difference = abs(value - float(row[MEASURE]))
-    if difference > allowed + ROUNDING:
-        return f"{value:.4f} differs by {difference:.4f}, allowed {allowed}", True
-    if file_sha256(run) == row["run"]:
+    measured = runs.measure(cell)
+    if file_sha256(runs.run(cell)) == record["run"]:
+        if measured.texts != (record[MEASURE], record["low"], record["high"]):
+            return f"{' '.join(measured.texts)} of equal bytes", True
         return "equal bytes", False
-    return f"{value:.4f}, within {allowed}", False
+    allowed = TOLERANCES[cell.system]
+    difference = abs(measured.value - float(record[MEASURE]))
+    if difference > allowed + ROUNDING:
+        return f"{measured.value:.4f} differs by {difference:.4f}, allowed {allowed}", True
+    return f"{measured.value:.4f}, within {allowed}", False
 
 
 # Tables of the page
 
 
-def tables(rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Return the lines of the tables by name: collections by systems, or the other way round."""
-    row_of_cell = {(row["collection"], row["system"]): row for row in rows}
-    names = list(dict.fromkeys(row["collection"] for row in rows))
-    trained_names = list(
-        dict.fromkeys(row["collection"] for row in rows if row["system"] in TRAINED)
-    )
-    untrained = ["| | " + " | ".join(f"`{system}`" for system in UNTRAINED) + " |"]
-    untrained.append("|" + "---|" * (1 + len(UNTRAINED)))
+def tables(records: Sequence[Record]) -> dict[str, list[str]]:
+    """Return the lines of the tables by mark: collections by systems, or the other way round."""
+    text_by_cell: dict[Cell, str] = {}
+    names: dict[str, None] = {}  # of the collections, in their order
+    trained_names: dict[str, None] = {}
+    for record in records:
+        name = record["collection"]
+        text_by_cell[Cell(name, record["system"])] = cell_text(record)
+        names[name] = None
+        if record["system"] in TRAINED:
+            trained_names[name] = None
+    untrained_rows = []
     for name in names:
-        texts = [cell_text(row_of_cell.get((name, system))) for system in UNTRAINED]
-        untrained.append(f"| {name} | " + " | ".join(texts) + " |")
-    trained = ["| | " + " | ".join(trained_names) + " |"]
-    trained.append("|" + "---|" * (1 + len(trained_names)))
+        texts = [text_by_cell.get(Cell(name, system), "") for system in UNTRAINED]
+        untrained_rows.append([name, *texts])
+    trained_rows = []
     for system in TOLERANCES:
-        texts = [cell_text(row_of_cell.get((name, system))) for name in trained_names]
-        trained.append(f"| `{system}` | " + " | ".join(texts) + " |")
-    return {"untrained": untrained, "trained": trained}
+        texts = [text_by_cell.get(Cell(name, system), "") for name in trained_names]
+        trained_rows.append([f"`{system}`", *texts])
+    system_headers = [f"`{system}`" for system in UNTRAINED]
+    return {
+        UNTRAINED_MARK: markdown_table(["", *system_headers], untrained_rows),
+        TRAINED_MARK: markdown_table(["", *trained_names], trained_rows),
+    }
 
 
-def cell_text(row: Row | None) -> str:
+def cell_text(record: Record) -> str:
     """Return what a table shows of a cell: the mean with its interval."""
-    if row is None:
-        return ""
-    return f"{row[MEASURE]} <small>{row['low']}–{row['high']}</small>"
+    return f"{record[MEASURE]} <small>{record['low']}–{record['high']}</small>"
 
 
-def with_table(page: str, name: str, lines: Sequence[str]) -> str:
-    """Return a page with a table in the place that has its name."""
-    start = START.format(name)
-    before, _, rest = page.partition(start)
-    _, _, after = rest.partition(END)
-    return "\n".join([before + start, "", *lines, "", END + after])
+def parse_arguments() -> argparse.Namespace:
+    """Return the task that the command line names, and its folders."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    tasks = parser.add_subparsers(dest="task", required=True)
+    tasks.add_parser("cells")
+    prepare_parser = tasks.add_parser("prepare")
+    prepare_parser.add_argument("data", type=Path)
+    prepare_parser.add_argument("runs", type=Path)
+    for task in ("write", "check"):
+        tasks.add_parser(task).add_argument("runs", type=Path)
+    return parser.parse_args()
+
+
+def run_task(arguments: argparse.Namespace) -> int:
+    """Run a task; return the number of cells that differ."""
+    if arguments.task == "cells":
+        sys.stdout.writelines(f"{cell.name}\n" for cell in all_cells())
+    elif arguments.task == "prepare":
+        prepare(arguments.data, arguments.runs)
+    elif arguments.task == "write":
+        write(arguments.runs)
+    else:
+        return check(arguments.runs)
+    return 0
+
+
+def main() -> None:
+    """Run the task that the command line names; exit with 1 if something differs."""
+    try:
+        differences = run_task(parse_arguments())
+    except DenserkError as error:
+        sys.exit(f"error: {error}")
+    sys.exit(min(1, differences))
 
 
 if __name__ == "__main__":
-    task, *paths = sys.argv[1:]
-    if task == "cells":
-        sys.stdout.writelines(f"{collection.name}/{system}\n" for collection, system in cells())
-    elif task == "prepare":
-        prepare(Path(paths[0]), Path(paths[1]))
-    elif task == "write":
-        write(Path(paths[1]))
-    else:
-        sys.exit(min(1, check(Path(paths[1]))))
+    main()

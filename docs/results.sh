@@ -4,18 +4,32 @@
 #   bash docs/results.sh --data DIR --runs DIR [COLLECTION/SYSTEM ...]   makes runs (default: all), writes the tables
 #   bash docs/results.sh --data DIR --runs DIR --check                   compares the tables with the runs
 #
-# DATA has a folder in BEIR layout for each collection. Models, vectors and runs go to RUNS.
+# DATA has a folder in BEIR layout for each collection. Models, vectors and runs go to RUNS. Beside a run is what
+# made it, SYSTEM.commands: if that has changed here since, the run is rejected.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../tests/environment.sh"
 
 data= runs= check= cells=()
 while [ $# -gt 0 ]; do
   case $1 in
-    --data) data=$(realpath "$2") && shift ;;
-    --runs) runs=$(realpath "$2") && shift ;;
+    --data | --runs)
+      if [ $# -lt 2 ]; then
+        echo "error: $1 needs a folder" >&2
+        exit 2
+      fi
+      folder=$(realpath -m "$2")
+      case $1 in
+        --data) data=$folder ;;
+        --runs) runs=$folder ;;
+      esac
+      shift
+      ;;
     --check) check=yes ;;
     */*) cells+=("$1") ;;
-    *) echo "error: $1 is no option, and no COLLECTION/SYSTEM such as squad/bm25" >&2 && exit 2 ;;
+    *)
+      echo "error: $1 is no option, and no COLLECTION/SYSTEM such as squad/bm25" >&2
+      exit 2
+      ;;
   esac
   shift
 done
@@ -27,8 +41,16 @@ environment cpu,bm25,demo,report
 cd "$repository"
 export HF_HUB_OFFLINE=1
 if [ -n "$check" ]; then
-  exec python docs/results.py check "$data" "$runs"
+  exec python docs/results.py check "$runs"
 fi
+known_cells=$(python docs/results.py cells)
+for cell in "${cells[@]}"; do
+  if ! grep -qxF -- "$cell" <<<"$known_cells"; then
+    echo "error: $cell is none of" $known_cells >&2
+    exit 2
+  fi
+done
+[ ${#cells[@]} -gt 0 ] || mapfile -t cells <<<"$known_cells"
 
 denserk() {
   echo "\$ denserk $*" >&2
@@ -86,12 +108,25 @@ rerank() {
     --output "$at/rerank.trec"
 }
 
+commands_of() {  # SYSTEM: the functions above that its run is made by
+  declare -f find_hits train_data trained bm25 minilm "$1"
+}
+
 make() {  # COLLECTION/SYSTEM...: their runs, unless they are there
-  local cell collection system at topics corpus
+  local cell collection system at topics corpus commands
   for cell in "$@"; do
     collection=${cell%/*} system=${cell#*/}
     at=$runs/$collection corpus=$(echo "$runs/$collection"/corpus*) topics=$(echo "$runs/$collection"/queries*)
-    [ -e "$at/$system.trec" ] || "$system"
+    commands=$(commands_of "$system")
+    if [ -e "$at/$system.commands" ] && [ "$commands" != "$(cat "$at/$system.commands")" ]; then
+      echo "error: $at/$system.trec was made by other commands: see $at/$system.commands" >&2
+      echo "  move these away, with the model and the vectors of $system, to make it again" >&2
+      exit 1
+    fi
+    if [ ! -e "$at/$system.trec" ]; then
+      echo "$commands" >"$at/$system.commands"
+      "$system"
+    fi
   done
 }
 
@@ -99,8 +134,11 @@ SECONDS=0
 mkdir -p "$runs"
 python docs/results.py prepare "$data" "$runs"
 minilm=$runs/all-MiniLM-L6-v2
+if [ -e "$minilm" ] && [ ! -L "$minilm" ]; then
+  echo "error: $minilm is a folder or a file; a link is put there: move it away, or give another --runs" >&2
+  exit 2
+fi
 ln -sfn "$(python docs/quickstart/model.py)" "$minilm"
-[ ${#cells[@]} -gt 0 ] || mapfile -t cells < <(python docs/results.py cells)
 make "${cells[@]}"
-python docs/results.py write "$data" "$runs"
+python docs/results.py write "$runs"
 echo "Done in $SECONDS s." >&2

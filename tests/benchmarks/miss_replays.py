@@ -48,7 +48,7 @@ from denserk.tasks.analyze.miss_inputs import read_hits
 from denserk.tasks.analyze.miss_queries import MANY_SUBWORDS
 from denserk.tasks.analyze.miss_search import rank_of
 from denserk.tasks.analyze.misses import analyze_misses
-from tests.benchmarks.studies import only
+from tests.benchmarks.studies import beir_file
 
 K = 10
 DEPTH = 100
@@ -112,13 +112,15 @@ class Study:
         self.cases = cases
         self.random = random.Random(1)
         folder = data / collection
-        self.passages = list(read_passages(only(folder, "corpus")))
+        self.passages = list(read_passages(beir_file(folder, "corpus")))
         self.texts = {passage.docid: passage for passage in self.passages}
         grades: dict[str, dict[str, int]] = {}
         for split in sorted((folder / "qrels").glob("*.tsv")):
             grades |= read_qrels_map(str(split))
         self.grades = grades
-        queries = [query for query in read_queries(only(folder, "queries")) if query.qid in grades]
+        queries = [
+            query for query in read_queries(beir_file(folder, "queries")) if query.qid in grades
+        ]
         self.random.shuffle(queries)
         # without the collection's further fields: those that a plant needs are its own
         self.queries = [query._replace(extra=NO_FIELDS) for query in queries[: 20 * cases]]

@@ -29,7 +29,7 @@ from tests.benchmarks.pretraining import (
     TEXT,
     train_start,
 )
-from tests.benchmarks.studies import COMPUTE, finished, only, prepare, print_table, retrieve
+from tests.benchmarks.studies import COMPUTE, beir_file, finished, prepare, print_table, retrieve
 
 POOL, NEGATIVES, DEPTH = 4000, 3, 50
 MINING = {"depth": DEPTH, "num_negatives": NEGATIVES, "skip_missing": True}
@@ -48,7 +48,7 @@ def mine(run: Path, output: Path, data: Path, work: Path) -> None:
     """Write training data with negatives of a run over the training questions."""
     if not output.exists():
         source = data / SOURCE
-        inputs = {"topics": work / SOURCE / "train.jsonl", "corpus": only(source, "corpus")}
+        inputs = {"topics": work / SOURCE / "train.jsonl", "corpus": beir_file(source, "corpus")}
         qrels = source / "qrels" / "train.tsv"
         mine_negatives(run=run, qrels=qrels, output=output, **inputs, **MINING)
 
@@ -75,7 +75,7 @@ def make(system: str, seed: int, data: Path, work: Path) -> None:
     if system == "mined" and not train.exists():
         vectors, run = work / f"vectors-{seed}", work / f"train-{seed}.trec"
         compute = {"model": work / "models" / f"from-bm25-{seed}", **TEXT, **COMPUTE}
-        encode(corpus=only(data / SOURCE, "corpus"), output=vectors, overwrite=True, **compute)
+        encode(corpus=beir_file(data / SOURCE, "corpus"), output=vectors, overwrite=True, **compute)
         topics = work / SOURCE / "train.jsonl"
         search(index=vectors, topics=topics, output=run, hits=DEPTH, overwrite=True, **compute)
         shutil.rmtree(vectors)
@@ -99,7 +99,7 @@ def main(data: Path, work: Path, names: Sequence[str]) -> None:
     for name in names or [f"{system}-{seed}" for seed in SEEDS for system in SYSTEMS]:
         system, _, seed_of = name.rpartition("-")
         make(system, int(seed_of), data, work)
-    print_table(list(SYSTEMS), COLLECTIONS, data, work)
+    print_table(list(SYSTEMS), COLLECTIONS, work)
 
 
 if __name__ == "__main__":

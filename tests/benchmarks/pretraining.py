@@ -45,8 +45,8 @@ from denserk.records import Passage
 from tests.benchmarks.studies import (
     COMPUTE,
     Collection,
+    beir_file,
     finished,
-    only,
     prepare,
     print_table,
     retrieve,
@@ -257,9 +257,9 @@ def passages_with_questions(data: Path) -> tuple[list[str], list[str]]:
         source = data / collection.name
         text_by_docid = {
             passage.docid: f"{passage.title} {passage.text}"
-            for passage in read_passages(only(source, "corpus"))
+            for passage in read_passages(beir_file(source, "corpus"))
         }
-        queries = {query.qid: query.text for query in read_queries(only(source, "queries"))}
+        queries = {query.qid: query.text for query in read_queries(beir_file(source, "queries"))}
         for qid, judged in read_qrels_map(str(source / "qrels" / "train.tsv")).items():
             for docid in judged:
                 passages.append(text_by_docid[docid])
@@ -371,7 +371,7 @@ def main(data: Path, work: Path, requested_stages: Sequence[str]) -> None:
         elif not finished(work / stage):
             objective, _, seed_text = stage.partition("-")
             continue_training(objective, int(seed_text), work)
-    print_table(["bm25", *systems], COLLECTIONS, data, work)
+    print_table(["bm25", *systems], COLLECTIONS, work)
 
 
 if __name__ == "__main__":

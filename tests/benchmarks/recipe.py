@@ -28,14 +28,17 @@ from denserk.io.qrels import read_qrels_map
 from denserk.tasks.evaluate import evaluate
 from tests.benchmarks.studies import (
     COMPUTE,
-    DEPTH,
+    SLICE,
     Collection,
+    beir_file,
     bm25,
     finished,
-    only,
+    keep_settings,
     print_table,
+    qrels_of,
     retrieve,
-    write_slice,
+    runs_of,
+    write_searched_slice,
     write_topics,
 )
 
@@ -70,21 +73,20 @@ WITHOUT: dict[str, dict[str, Any]] = {
 }
 
 
-def prepare(data: Path, work: Path) -> None:
+def write_collections(data: Path, work: Path) -> None:
     """Write slices, and training data with negatives mined from BM25's and MiniLM's own runs."""
-    (work / "corpus").mkdir(parents=True, exist_ok=True)
+    keep_settings(work, {"training_queries": POOL, "slice": SLICE, "training": TRAINING})
     lines: dict[str, list[bytes]] = {name: [] for name in NEGATIVES}
     for collection in COLLECTIONS:
-        source, target = data / collection.name, work / collection.name
-        target.mkdir(exist_ok=True)
-        judged = read_qrels_map(str(source / "qrels" / f"{collection.split}.tsv"))
-        write_topics(source, set(judged), target / "topics.jsonl")
-        write_slice(source, set().union(*judged.values()), target / "corpus.jsonl")
+        source = data / collection.name
+        target = write_searched_slice(collection, data, work)
         qrels = source / "qrels" / "train.tsv"
         qids = random.Random(0).sample(sorted(read_qrels_map(str(qrels))), POOL)
         topics = write_topics(source, set(qids), target / "train.jsonl")
-        corpus, vectors, run = only(source, "corpus"), target / "vectors", target / "train.trec"
-        bm25(corpus, topics, target / "bm25.trec", DEPTH)
+        corpus = beir_file(source, "corpus")
+        vectors = target / "vectors"
+        run = target / "train.trec"
+        bm25(corpus, topics, target / "bm25.trec")
         if not run.exists():
             encode(model=MODEL, corpus=corpus, output=vectors, overwrite=True, **COMPUTE)
             search(model=MODEL, index=vectors, topics=topics, output=run, **COMPUTE)
@@ -111,29 +113,29 @@ def train(system: str, seed: int, output: Path, work: Path) -> None:
     finetune(**inputs, **made, **options, **TRAINING, **COMPUTE)
 
 
-def values_of(system: str, data: Path, work: Path) -> np.ndarray:
+def values_of(system: str, work: Path) -> np.ndarray:
     """Return nDCG@10 by query, over collections, each the mean over the seeds there are."""
     found = []
     for collection in COLLECTIONS:
-        runs = sorted(map(str, (work / collection.name).glob(f"{system}-[0-9].trec")))
-        qrels = str(data / collection.name / "qrels" / f"{collection.split}.tsv")
+        runs = [str(run) for run in runs_of(system, work / collection.name)]
+        qrels = str(qrels_of(collection, work))
         results = evaluate(runs, qrels, EvaluationSettings(measures=("nDCG@10",))).runs
         found.append(np.mean([list(r.per_query["nDCG@10"].values()) for r in results], axis=0))
     return np.concatenate(found)
 
 
-def compare(systems: Sequence[str], data: Path, work: Path) -> None:
+def compare(systems: Sequence[str], work: Path) -> None:
     """Print each system's difference to the recipe, and the p of a paired permutation test."""
-    recipe = values_of("recipe", data, work)
+    recipe = values_of("recipe", work)
     for system in systems:
-        apart = values_of(system, data, work) - recipe
+        apart = values_of(system, work) - recipe
         test = permutation_test((apart,), np.mean, permutation_type="samples", rng=0)
         print(f"| {system} | {apart.mean():+.4f} | {test.pvalue:.4f} |")
 
 
 def main(data: Path, work: Path, names: Sequence[str]) -> None:
     """Make the runs asked for, then print the tables."""
-    prepare(data, work)
+    write_collections(data, work)
     retrieve(MODEL, "minilm-0", COLLECTIONS, work, **LENGTHS)
     for name in names or [f"{system}-{seed}" for seed in SEEDS for system in WITHOUT]:
         system, _, seed = name.rpartition("-")
@@ -151,9 +153,9 @@ def main(data: Path, work: Path, names: Sequence[str]) -> None:
             convert(source=made[0], target=soup, **options)
         retrieve(str(soup), "soup-0", COLLECTIONS, work, **LENGTHS)
     systems = ["minilm", *WITHOUT, f"recipe-{CUT}", f"no-dimensions-{CUT}", "soup"]
-    print_table(systems, COLLECTIONS, data, work)
-    there = [s for s in systems if list((work / "squad").glob(f"{s}-[0-9].trec"))]
-    compare([s for s in there if s != "recipe"], data, work)
+    print_table(systems, COLLECTIONS, work)
+    searched_systems = [system for system in systems if runs_of(system, work / "squad")]
+    compare([system for system in searched_systems if system != "recipe"], work)
 
 
 if __name__ == "__main__":

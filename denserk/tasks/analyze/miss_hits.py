@@ -1,9 +1,8 @@
 """Changes of the index and of the hits: nothing is encoded but absent passages."""
 
+from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
 
 from denserk.evaluation.near_copies import NearCopies
 from denserk.index.ranking import Hits
@@ -25,63 +24,78 @@ LEAST_QUERIES_OF_HUB = 5
 DEPTH_FACTOR = 10  # duplicates are looked for among the first 10 K hits
 # the first 5 K hits are scored by the reranker, and encoded again in all dimensions
 RERANKED_FACTOR = 5
+SCORED_AT_ONCE = 1024  # pairs that are sorted by length into batches of the reranker
+INDEX_IT = "index it"
 NOWHERE = "not in the index, and not in the corpus"
+NOT_INDEXED = "not in the index"  # and perhaps in a corpus that was not read
 
 
 # Changes of the index
 
 
-class IndexedAgain(Change):
-    """The whole corpus is indexed, for passages that an index of vectors lacks.
-
-    It is no change of all queries: which other passages the index lacks is not known.
-    """
+class AbsentIndexed(Change):
+    """The whole corpus is indexed, for passages that an index lacks."""
 
     cause = "absent"
     name = "index the whole corpus"
 
-    def __init__(
-        self, evidence: Evidence, dense: DenseSearch | None, present_docids: Collection[str]
-    ) -> None:
+    def __init__(self, evidence: Evidence, present_docids: Collection[str]) -> None:
         super().__init__(evidence)
-        self._dense = dense
         self._present_docids = present_docids
 
     def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
-        """Encode the absent passages and rank them among the hits."""
+        """Index the absent passages that the corpus has; None for those that the index has."""
         absent = [miss for miss in misses if self._is_absent(miss)]
-        scores = {}
-        if self._dense is not None:
-            task = "encoding absent passages"
-            scores = scores_of_texts(self._dense, task, absent, self._evidence.known_text)
-        return [self._trial_of_scores(miss, scores) for miss in misses]
+        rank_by_miss = self._ranks([miss for miss in absent if self._evidence.texts_of(miss)])
+        trials: list[Trial | None] = []
+        for miss in misses:
+            if not self._is_absent(miss):
+                trials.append(None)
+            elif miss in rank_by_miss:
+                trials.append(Trial(INDEX_IT, rank_by_miss[miss]))
+            else:
+                trials.append(Trial(NOWHERE if self._evidence.texts else NOT_INDEXED, None))
+        return trials
 
     def _is_absent(self, miss: Miss) -> bool:
         """Return whether the index lacks a passage."""
         return miss.rank is None and miss.docid not in self._present_docids
 
-    def _trial_of_scores(
-        self, miss: Miss, scores: Mapping[Miss, NDArray[np.float32]]
-    ) -> Trial | None:
-        """Return the trial of a passage; None if the index has it."""
-        if not self._is_absent(miss):
-            return None
-        if miss.docid not in self._evidence.texts:
-            return Trial(NOWHERE, None)
-        if self._dense is None or not len(scores[miss]):
-            return Trial("index it", None)
-        rank = self._dense.rank_with(miss.qid, miss.docid, float(scores[miss][0]))
-        return Trial("index it", rank)
+    @abstractmethod
+    def _ranks(self, misses: Sequence[Miss]) -> Mapping[Miss, int | None]:
+        """Return the ranks of passages of the corpus once they are indexed; None: not known."""
 
 
-class RebuiltBm25(SingleChange):
-    """The whole corpus is indexed, for passages that a BM25 index lacks.
+class IndexedAgain(AbsentIndexed):
+    """The whole corpus is indexed as vectors.
+
+    It is no change of all queries: which other passages the index lacks is not known.
+    """
+
+    def __init__(
+        self, evidence: Evidence, dense: DenseSearch | None, present_docids: Collection[str]
+    ) -> None:
+        super().__init__(evidence, present_docids)
+        self._dense = dense
+
+    def _ranks(self, misses: Sequence[Miss]) -> Mapping[Miss, int | None]:
+        """Encode the passages, and return their ranks among the hits."""
+        if self._dense is None:
+            return dict.fromkeys(misses)
+        task = "encoding absent passages"
+        scores = scores_of_texts(self._dense, task, misses, self._evidence.texts_of)
+        ranks = {}
+        for miss in misses:
+            (score,) = scores[miss]
+            ranks[miss] = self._dense.rank_with(miss.qid, miss.docid, float(score))
+        return ranks
+
+
+class RebuiltBm25(AbsentIndexed):
+    """The whole corpus is indexed for BM25.
 
     `search_rebuilt` builds the index and returns the hits of all queries.
     """
-
-    cause = "absent"
-    name = "index the whole corpus"
 
     def __init__(
         self,
@@ -89,23 +103,21 @@ class RebuiltBm25(SingleChange):
         present_docids: Collection[str],
         search_rebuilt: Callable[[], HitsByQuery],
     ) -> None:
-        super().__init__(evidence)
-        self._present_docids = present_docids
+        super().__init__(evidence, present_docids)
         self._search_rebuilt = search_rebuilt
-        self._rebuilt_hits: HitsByQuery | None = None  # None: the index is not built yet
+        self._rebuilt_hits: HitsByQuery | None = None  # None: the index is not built
 
-    def _trial(self, miss: Miss) -> Trial | None:
-        """Return the trial of a passage; None if the index has it."""
-        if miss.rank is not None or miss.docid in self._present_docids:
-            return None
-        if miss.docid not in self._evidence.texts:
-            return Trial(NOWHERE, None)
-        if self._rebuilt_hits is None:
-            self._rebuilt_hits = self._search_rebuilt()
-        hits = self._rebuilt_hits.get(miss.qid, [])
-        return Trial("index it", rank_of(hits, miss.docid))
+    def _ranks(self, misses: Sequence[Miss]) -> Mapping[Miss, int | None]:
+        """Build the index if it is needed, and return the ranks of the passages in it."""
+        if not misses:
+            return {}
+        self._rebuilt_hits = self._search_rebuilt()
+        ranks = {}
+        for miss in misses:
+            ranks[miss] = rank_of(self._rebuilt_hits.get(miss.qid, []), miss.docid)
+        return ranks
 
-    def everywhere(self) -> Fix | None:
+    def change_all_queries(self) -> Fix | None:
         """Return the hits of the new index."""
         return None if self._rebuilt_hits is None else Fix(self._rebuilt_hits)
 
@@ -125,7 +137,7 @@ class ExactSearch(SingleChange):
         rank = rank_of(self._exact_hits.get(miss.qid, []), miss.docid)
         return Trial("search exactly", rank)
 
-    def everywhere(self) -> Fix | None:
+    def change_all_queries(self) -> Fix | None:
         """Return the hits of the exact search."""
         return Fix(self._exact_hits)
 
@@ -140,17 +152,23 @@ class WithoutHubs(SingleChange):
     name = "leave hubs out"
 
     def _trial(self, miss: Miss) -> Trial | None:
-        """Count the hubs above a passage that are not relevant for its query; None without any."""
-        count = sum(self._is_hub(miss.qid, docid) for docid, _ in self._evidence.above(miss))
-        if not count or miss.rank is None:
+        """Count the hubs above a passage that are not relevant for its query.
+
+        None without any, and for a passage that is a hub itself: it would be left out, too.
+        """
+        if miss.docid in self._evidence.hubs:
             return None
+        count = sum(self._is_hub(miss.qid, docid) for docid, _ in self._evidence.above(miss))
+        if not count:
+            return None
+        assert miss.rank is not None  # there are hits above it
         return Trial(f"leave out {_counted(count, 'hub')}", miss.rank - count)
 
     def _is_hub(self, qid: str, docid: str) -> bool:
         """Return whether a hit is a hub that is not relevant for its query."""
         return docid in self._evidence.hubs and not self._evidence.is_relevant(qid, docid)
 
-    def everywhere(self) -> Fix | None:
+    def change_all_queries(self) -> Fix | None:
         """Return all hits without hubs, relevant ones, too."""
         hits_by_query = {}
         for qid, hits in self._evidence.hits.items():
@@ -161,17 +179,16 @@ class WithoutHubs(SingleChange):
 def find_hubs(first_hits: Iterable[Sequence[str]], percent: float) -> set[str]:
     """Return the passages among the first hits of more than a percentage of the queries.
 
-    They are among those of 5 queries at least.
+    They are among those of `LEAST_QUERIES_OF_HUB` queries at least.
 
     >>> sorted(find_hubs([["d1", "d2"]] * 5 + [["d1"]] * 10, 40))
     ['d1']
     """
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     query_count = 0
     for docids in first_hits:
         query_count += 1
-        for docid in docids:
-            counts[docid] = counts.get(docid, 0) + 1
+        counts.update(docids)
     limit = percent / 100 * query_count
     return {
         docid for docid, count in counts.items() if count > limit and count >= LEAST_QUERIES_OF_HUB
@@ -179,9 +196,11 @@ def find_hubs(first_hits: Iterable[Sequence[str]], percent: float) -> set[str]:
 
 
 class WithoutCopies(Change):
-    """Of passages that are copies of each other, the first alone stays.
+    """Of hits that are copies of each other, one stays, at the rank of the first.
 
-    Copies of a relevant passage that nobody judged are left to `CopiesJudged`.
+    It is a relevant one, if there is one: who removes copies from a corpus lets the judged passage
+    stay, or judges what stays in its place. Unjudged copies of relevant passages stay, as they are
+    left to `CopiesJudged`.
     """
 
     cause = "copies"
@@ -221,22 +240,57 @@ class WithoutCopies(Change):
             return None
         return Trial(f"collapse {_counted(collapsed, 'copy', 'copies')}", len(different) + 1)
 
-    def everywhere(self) -> Fix | None:
-        """Return the first hits of all queries without copies."""
-        depth = DEPTH_FACTOR * self._evidence.k
+    def change_all_queries(self) -> Fix | None:
+        """Return the hits of all queries, without copies among the first."""
         hits_by_query = {}
         with track("collapsing copies", len(self._evidence.hits), "queries") as progress:
             for qid, hits in self._evidence.hits.items():
-                different: Hits = []
-                for docid, score in hits[:depth]:
-                    is_copy = any(self._copies.are_copies(docid, other) for other, _ in different)
-                    if not is_copy:
-                        different.append((docid, score))
-                    if len(different) == self._evidence.k:
-                        break
-                hits_by_query[qid] = different
+                hits_by_query[qid] = self._without_copies(qid, hits)
                 progress.advance()
         return Fix(hits_by_query)
+
+    def _without_copies(self, qid: str, hits: Hits) -> Hits:
+        """Return the hits of a query without copies, until K are different; the rest as it is.
+
+        Each relevant hit stays: where it is, or in place of the first hit above it that is a copy
+        of it, judged and not relevant.
+        """
+        depth = DEPTH_FACTOR * self._evidence.k
+        unplaced = [docid for docid, _ in hits[:depth] if self._evidence.is_relevant(qid, docid)]
+        different: Hits = []
+        seen_count = 0
+        for docid, score in hits[:depth]:
+            if len(different) == self._evidence.k:
+                break
+            seen_count += 1
+            remaining = self._remaining_passage(qid, docid, different, unplaced)
+            if remaining is not None:
+                different.append((remaining, score))
+            if remaining in unplaced:
+                unplaced.remove(remaining)
+        placed_docids = {docid for docid, _ in different}
+        rest = [hit for hit in hits[seen_count:] if hit[0] not in placed_docids]
+        return different + rest
+
+    def _remaining_passage(
+        self, qid: str, docid: str, different: Hits, unplaced: Sequence[str]
+    ) -> str | None:
+        """Return the passage that stays in place of a hit; None if the hit is left out.
+
+        `different` are the hits above that stay, `unplaced` the relevant ones that are not among
+        them.
+        """
+        if self._evidence.is_relevant(qid, docid):
+            return docid if docid in unplaced else None
+        relevant = self._evidence.relevant(qid)
+        if is_unjudged_copy(self._evidence, self._copies, qid, docid, relevant):
+            return docid
+        for relevant_docid in unplaced:
+            if self._copies.are_copies(docid, relevant_docid):
+                return relevant_docid
+        if any(self._copies.are_copies(docid, other) for other, _ in different):
+            return None
+        return docid
 
 
 def is_unjudged_copy(
@@ -249,7 +303,7 @@ def is_unjudged_copy(
 
 
 class CopiesJudged(SingleChange):
-    """Copies of a relevant passage that nobody judged count as relevant."""
+    """Unjudged copies of relevant passages count as relevant."""
 
     cause = "unjudged"
     name = "judge copies of relevant passages"
@@ -270,12 +324,13 @@ class CopiesJudged(SingleChange):
             if self._copies.are_copies(docid, miss.docid):
                 return Trial(f"judge its copy {docid}", rank - len(copies))
             copies.append(docid)
-        if not copies or miss.rank is None:
+        if not copies:
             return None
+        assert miss.rank is not None  # there are hits above it
         change = f"judge {_counted(len(copies), 'copy', 'copies')} of relevant passages"
         return Trial(change, miss.rank - len(copies))
 
-    def everywhere(self) -> Fix | None:
+    def change_all_queries(self) -> Fix | None:
         """Return the judgments with those copies, which have the grades of their originals."""
         depth = DEPTH_FACTOR * self._evidence.k
         completed = {}
@@ -283,8 +338,10 @@ class CopiesJudged(SingleChange):
             relevant = self._evidence.relevant(qid)
             new_grades = dict(grades)
             for docid, _ in self._evidence.hits.get(qid, [])[:depth]:
+                if docid in grades:
+                    continue
                 originals = [other for other in relevant if self._copies.are_copies(docid, other)]
-                if docid not in grades and originals:
+                if originals:
                     new_grades[docid] = max(grades[original] for original in originals)
             completed[qid] = new_grades
         return Fix(self._evidence.hits, completed)
@@ -309,51 +366,66 @@ class RerankerPositives(Change):
         queries: list[Query] = []
         passages: list[Passage] = []
         row_of_pair: dict[tuple[str, str], int] = {}
-        for miss in misses:
-            for docid in self._compared(miss):
+        docids_by_miss = {miss: self._compared_docids(miss) for miss in misses}
+        for miss, docids in docids_by_miss.items():
+            for docid in docids:
                 if (miss.qid, docid) not in row_of_pair:
                     row_of_pair[miss.qid, docid] = len(queries)
                     queries.append(self._evidence.queries[miss.qid])
                     passages.append(self._evidence.texts[docid])
-        if not queries:
-            return [None] * len(misses)
-        with track("scoring with the reranker", len(queries), "pairs") as progress:
-            scores = self._scorer.score(queries, passages)
-            progress.advance(len(queries))
+        scores = self._score(queries, passages)
         trials = []
         for miss in misses:
-            pair_scores = {
-                docid: float(scores[row_of_pair[miss.qid, docid]]) for docid in self._compared(miss)
+            scores_of_miss = {
+                docid: scores[row_of_pair[miss.qid, docid]] for docid in docids_by_miss[miss]
             }
-            trials.append(_trial_of_reranker(miss, pair_scores))
+            trials.append(_trial_of_reranker(miss, scores_of_miss))
         return trials
 
-    def _compared(self, miss: Miss) -> list[str]:
-        """Return a passage and the unjudged first hits above it; none where texts are lacking."""
+    def _score(self, queries: Sequence[Query], passages: Sequence[Passage]) -> list[float]:
+        """Return the reranker's score of each pair of a query and a passage."""
+        scores: list[float] = []
+        with track("scoring with the reranker", len(queries), "pairs") as progress:
+            for first in range(0, len(queries), SCORED_AT_ONCE):
+                last = first + SCORED_AT_ONCE
+                block = self._scorer.score(queries[first:last], passages[first:last])
+                scores += block.tolist()
+                progress.advance(len(block))
+        return scores
+
+    def _compared_docids(self, miss: Miss) -> list[str]:
+        """Return a passage and the unjudged first hits above it.
+
+        None if the run does not have the passage, or the corpus does not.
+        """
         texts = self._evidence.texts
-        if miss.docid not in texts or miss.rank is None:
-            return []
-        if miss.qid not in self._evidence.queries:
+        if miss.rank is None or miss.docid not in texts:
             return []
         depth = RERANKED_FACTOR * self._evidence.k
         judged = self._evidence.grades[miss.qid]
         docids = [miss.docid]
         for docid, _ in self._evidence.above(miss)[:depth]:
-            if docid in texts and docid not in judged:
+            if docid not in judged and docid in texts:
                 docids.append(docid)
         return docids
 
 
 def _trial_of_reranker(miss: Miss, scores: Mapping[str, float]) -> Trial | None:
-    """Return the trial of a passage from the scores, by id, of it and of unjudged hits above it."""
-    if miss.docid not in scores or miss.rank is None:
+    """Return the trial of a passage from the scores, by id, of it and of unjudged hits above it.
+
+    None without scores, and if the reranker prefers no hit.
+    """
+    if not scores:
         return None
-    preferred = [docid for docid, score in scores.items() if score >= scores[miss.docid]]
-    count = len(preferred) - 1  # without the passage
-    if not count:
+    assert miss.rank is not None  # else nothing was scored
+    own_score = scores[miss.docid]
+    preferred = [
+        docid for docid, score in scores.items() if docid != miss.docid and score >= own_score
+    ]
+    if not preferred:
         return None
-    change = f"judge {_counted(count, 'hit')} that the reranker prefers"
-    return Trial(change, miss.rank - count)
+    change = f"judge {_counted(len(preferred), 'hit')} that the reranker prefers"
+    return Trial(change, miss.rank - len(preferred))
 
 
 def _counted(count: int, noun: str, plural: str | None = None) -> str:

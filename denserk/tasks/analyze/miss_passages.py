@@ -33,7 +33,7 @@ class EncodedAgain(TextChange):
 
     def _texts(self, miss: Miss) -> list[Passage]:
         """Return the passage of the corpus, if it is there."""
-        return self._evidence.known_text(miss)
+        return self._evidence.texts_of(miss)
 
     def _description(self, best: int, count: int) -> str:
         """Return what was changed."""
@@ -162,7 +162,7 @@ class LongerLimit(Change):
         dense = self._passages.dense
         long_passages: dict[str, Passage] = {}
         for miss in misses:
-            for passage in self._evidence.known_text(miss):
+            for passage in self._evidence.texts_of(miss):
                 if self._passages.is_long(passage):
                     long_passages[miss.docid] = passage
         task = f"encoding {self._new_limit} tokens"
@@ -180,7 +180,7 @@ class LongerLimit(Change):
             trials.append(Trial(f"encode {token_count} tokens of it", rank))
         return trials
 
-    def everywhere(self) -> Fix | None:
+    def change_all_queries(self) -> Fix | None:
         """Encode all long passages of the collection."""
         if self._long_passages is None:
             return None
@@ -237,7 +237,7 @@ class Windows(TextChange):
         """Return about how many words of a passage's text the model reads."""
         return len(words) * self._passages.limit / self._passages.length(passage)
 
-    def everywhere(self) -> Fix | None:
+    def change_all_queries(self) -> Fix | None:
         """Cut all long passages of the collection; each counts with its best window."""
         if self._long_passages is None:
             return None

@@ -39,7 +39,7 @@ class FieldSearched(SingleChange):
         """Return the rank of a passage in the search with the field."""
         return Trial(self.name, rank_of(self._new_hits.get(miss.qid, []), miss.docid))
 
-    def everywhere(self) -> Fix | None:
+    def change_all_queries(self) -> Fix | None:
         """Return the hits of the search with the field."""
         return Fix(self._new_hits)
 

@@ -69,15 +69,15 @@ class Evidence:
         """Return the relevant passages of a query."""
         return [docid for docid in self.grades[qid] if self.is_relevant(qid, docid)]
 
-    def known_text(self, miss: Miss) -> list[Passage]:
-        """Return the passage of the corpus; none if its text is not known."""
+    def texts_of(self, miss: Miss) -> list[Passage]:
+        """Return the missed passage as the corpus has it, alone; none if its text is not known."""
         passage = self.texts.get(miss.docid)
         return [] if passage is None else [passage]
 
     def above(self, miss: Miss) -> Hits:
         """Return the hits above a missed passage; none if it is not in the run.
 
-        Then, to leave out hits does not show which rank the passage would get.
+        Such a passage has no rank that would rise if hits were left out.
         """
         if miss.rank is None:
             return []
@@ -100,7 +100,7 @@ class Change(ABC):
     def try_change(self, misses: Sequence[Miss]) -> list[Trial | None]:
         """Return the trial of each missed passage; None where the change does not apply."""
 
-    def everywhere(self) -> Fix | None:
+    def change_all_queries(self) -> Fix | None:
         """Return what the change does to all queries; None where it is of single passages."""
         return None
 
@@ -158,7 +158,6 @@ def scores_of_texts(
 
     A miss may have several texts, or none. Equal texts are encoded once.
     """
-    misses = list(misses)
     row_of_text: dict[tuple[str, str], int] = {}
     passages: list[Passage] = []
     rows_of_miss = {}

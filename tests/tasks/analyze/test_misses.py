@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 import denserk
@@ -65,6 +66,11 @@ class TestChangesOfHits:
         of_query.hubs = {"hub"}
         assert trial_of(miss_hits.WithoutHubs(of_query), "q", "d2", 1, 3) is None
 
+    def test_a_hub_that_is_missed_would_be_left_out_too(self):
+        of_query = evidence({"q": ["hub", "d1", "d2"]}, {"q": {"d2": 1}})
+        of_query.hubs = {"hub", "d2"}
+        assert trial_of(miss_hits.WithoutHubs(of_query), "q", "d2", 1, 3) is None
+
     def test_a_passage_outside_the_run_has_no_hubs_above(self):
         of_query = evidence({"q": ["hub", "d1"]}, {"q": {"d2": 1}})
         of_query.hubs = {"hub"}
@@ -92,9 +98,36 @@ class TestChangesOfHits:
         assert trial_of(miss_hits.WithoutCopies(of_query, copies), "q", "d3", 1, 3).rank == 1
         assert trial_of(miss_hits.CopiesJudged(of_query, copies), "q", "d3", 1, 3) is None
 
+    def collapsed(self, hits, grades, k):
+        """The hits of a query without copies, and the change."""
+        of_query = evidence({"q": hits}, {"q": grades}, k=k, texts=TEXTS)
+        change = miss_hits.WithoutCopies(of_query, self.copies(of_query))
+        fix = change.change_all_queries()
+        assert fix is not None
+        return [docid for docid, _ in fix.hits["q"]], change
+
+    def test_a_relevant_passage_stays_in_place_of_a_judged_copy(self):
+        hits = ["copy", "d1", "d2", "d3"]
+        collapsed, change = self.collapsed(hits, {"d3": 1, "copy": 0}, k=3)
+        assert collapsed == ["d3", "d1"]
+        assert trial_of(change, "q", "d3", 1, 4).rank == 1
+
+    def test_an_unjudged_copy_of_a_relevant_passage_stays_beside_it(self):
+        collapsed, change = self.collapsed(["copy", "d1", "d2", "d3"], {"d3": 1}, k=3)
+        assert collapsed == ["copy", "d1", "d3"]
+        assert trial_of(change, "q", "d3", 1, 4).rank == 3
+
+    def test_of_relevant_copies_each_stays(self):
+        collapsed, _ = self.collapsed(["copy", "d1", "d2", "d3"], {"d3": 1, "copy": 1}, k=3)
+        assert collapsed == ["copy", "d1", "d3"]
+
+    def test_hits_below_those_that_are_collapsed_stay(self):
+        collapsed, _ = self.collapsed(["d1", "d2", "d3", "copy", "far"], {"far": 1}, k=2)
+        assert collapsed == ["d1", "d3", "copy", "far"]
+
     def test_completed_judgments_have_the_grades_of_the_originals(self):
         of_query = evidence({"q": ["copy", "d1", "d3"]}, {"q": {"d3": 2}}, texts=TEXTS)
-        fix = miss_hits.CopiesJudged(of_query, self.copies(of_query)).everywhere()
+        fix = miss_hits.CopiesJudged(of_query, self.copies(of_query)).change_all_queries()
         assert fix is not None
         assert fix.grades == {"q": {"d3": 2, "copy": 2}}
 
@@ -212,6 +245,14 @@ def test_a_passage_in_no_corpus_is_absent(folder):
     assert row.rank_after is None
 
 
+def test_without_a_corpus_an_absent_passage_is_not_called_absent_from_it(folder):
+    qrels = write_qrels(folder / "q.txt", {("q1", "nowhere"): 1})
+    (folder / "corpus.jsonl").rename(folder / "elsewhere.jsonl")
+    for run in ("run.trec", "bm25.trec"):
+        row = cause_of(analysed(run=run, qrels=qrels), "q1", "nowhere")
+        assert (row.cause, row.change, row.rank_after) == ("absent", "not in the index", None)
+
+
 def test_exact_search_finds_what_an_approximate_one_loses(folder):
     index(input="vectors", factory="IVF6,Flat", output="ivf")
     search(index="ivf", topics="queries.tsv", output="ivf.trec", nprobe=1)
@@ -319,6 +360,17 @@ def test_a_reranker_is_not_used_for_passages_outside_the_run(tiny_reranker):
     of_query = evidence({"q": ["d1", "d2"]}, {"q": {"d3": 1}}, texts=TEXTS)
     change = miss_hits.RerankerPositives(of_query, PairScorer(str(tiny_reranker()), compute=CPU))
     assert trial_of(change, "q", "d3", 1, None) is None
+
+
+def test_a_score_that_is_no_number_prefers_no_hit():
+    class Scorer:
+        def score(self, queries, passages):
+            return np.full(len(queries), np.nan, np.float32)
+
+    of_query = evidence({"q": ["d1", "d3"]}, {"q": {"d3": 1}}, texts=TEXTS)
+    of_query.queries = {"q": Query("q", "the moon")}
+    change = miss_hits.RerankerPositives(of_query, cast(Any, Scorer()))
+    assert trial_of(change, "q", "d3", 1, 2) is None
 
 
 def test_judgments_without_a_relevant_passage_are_rejected(folder):
