@@ -230,7 +230,8 @@ class BenchmarkPaths(Settings, kw_only=True):
         needs="output",
         completes="models",
     )
-    """Model to encode and search each benchmark with; its runs are written to --output."""
+    """Model, also openai:NAME, to encode and search each benchmark with; its runs are written to
+    --output."""
     output: str | None = option(None, metavar="DIR", needs="model")
     """Folder for the runs of --model."""
     against: tuple[Paper, ...] = option((), repeat=True, metavar="|".join(Paper))

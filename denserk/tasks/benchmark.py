@@ -36,8 +36,9 @@ from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manife
 from denserk.io.model_files import find_model, without_revision
 from denserk.io.outputs import MANIFEST, refuse_occupied
 from denserk.models import devices
-from denserk.models.model_folder import read_model_folder
+from denserk.models.model_folder import StoredModel, read_model_folder
 from denserk.models.precision import is_bfloat16_tried
+from denserk.models.served_encoder import fingerprint_of_name
 from denserk.models.text_encoder import TextEncoder
 from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
@@ -57,9 +58,13 @@ def make_runs(
     options: encoding.ModelOptions,
     corpus: CorpusSettings,
     benchmarks: Sequence[Benchmark],
+    server: encoding.ServerSettings = encoding.NO_SERVER,
 ) -> None:
-    """Encode, index and search benchmarks with a model, one after the other."""
-    maker = RunMaker(paths, settings, options, corpus)
+    """Encode, index and search benchmarks with a model, one after the other.
+
+    `server` is for a model behind a URL.
+    """
+    maker = RunMaker(paths, settings, options, corpus, server)
     maker.make(benchmarks)
 
 
@@ -72,13 +77,19 @@ class RunMaker:
         settings: config.MakeSettings,
         options: encoding.ModelOptions,
         corpus: CorpusSettings,
+        server: encoding.ServerSettings,
     ) -> None:
+        encoding.refuse_server(server, paths.model)
+        self._server = server
         self._output = Path(paths.output or "")
         self._settings = settings
         self._options = options
         self._corpus_settings = corpus
-        self._model, folder = find_model(paths.model or "")
-        self._stored_model = read_model_folder(folder)
+        self._model = paths.model or ""
+        self._stored_model: StoredModel | None = None  # a model behind a URL has no folder
+        if not encoding.is_served(self._model):
+            self._model, folder = find_model(self._model)
+            self._stored_model = read_model_folder(folder)
         # that the model may compute in bfloat16 on a CPU, if `--dtype auto` has tried
         self._certificate: Mapping[str, Any] | None = None
         self._search_settings = retrieval.SearchSettings(
@@ -114,11 +125,15 @@ class RunMaker:
 
         `parts` are the paths, or names, of its corpus and topics.
         """
-        text = self._text_settings(benchmark)
-        logger.info(
-            f"{benchmark.name} ({position}): queries of {text['query_max_length']} tokens, "
-            f"passages of {text['passage_max_length']}"
-        )
+        text = dict(self._options.text)
+        lengths = ""
+        if self._stored_model is not None:
+            text = self._text_settings(benchmark, self._stored_model)
+            lengths = (
+                f": queries of {text['query_max_length']} tokens, passages of "
+                f"{text['passage_max_length']}"
+            )
+        logger.info(f"{benchmark.name} ({position}){lengths}")
         options = self._options._replace(text=text)
         index = self._build_index(self._corpus_folder(benchmark), parts["corpus"], options)
         run = str(self._run_of(benchmark))
@@ -130,40 +145,34 @@ class RunMaker:
         search_paths = retrieval.SearchPaths(
             index=(str(index),), topics=parts["topics"], model=self._model, output=run
         )
-        search(search_paths, search_settings, options.representation, options.text, options.compute)
+        search(
+            search_paths,
+            search_settings,
+            options.representation,
+            options.text,
+            options.compute,
+            server=self._server,
+        )
         manifest = read_manifest(run, Kind.RUN)
         made_from = {**manifest.made_from, SUITE: _origin(benchmark)}
         write_manifest(run, replace(manifest, made_from=made_from))
 
-    def _text_settings(self, benchmark: Benchmark) -> dict[str, Any]:
+    def _text_settings(self, benchmark: Benchmark, stored: StoredModel) -> dict[str, Any]:
         """Return the text settings: those given, else the benchmark's within the model's lengths.
 
         How title and text are joined is the benchmark's only if neither the model's folder has
         settings, nor denserk has those that it was published with.
         """
         corpus = benchmark.corpus
-        longest = self._longest_text
+        longest = longest_text(stored)
         text: dict[str, Any] = {
             "query_max_length": min(corpus.query_max_length, longest),
             "passage_max_length": min(corpus.passage_max_length, longest),
         }
         published = encoding.PUBLISHED_TEXT.get(without_revision(self._model), {})
-        if not self._stored_model.has_settings and "join" not in published:
+        if not stored.has_settings and "join" not in published:
             text["join"] = corpus.join
         return {**text, **self._options.text}
-
-    @property
-    def _longest_text(self) -> float:
-        """The most tokens of a text: the model's positions, or fewer if its authors say so.
-
-        A folder of sentence-transformers names the length at which its published figures are
-        measured.
-        """
-        longest = self._stored_model.passage.max_length or math.inf
-        foreign = self._stored_model.foreign
-        if foreign is not None and foreign.has_length:
-            longest = min(longest, foreign.text.passage_max_length)
-        return longest
 
     def _corpus_folder(self, benchmark: Benchmark) -> Path:
         """Return the folder of a corpus' vectors and index."""
@@ -195,7 +204,8 @@ class RunMaker:
         elif not (has_runs and self._settings.overwrite):
             # --overwrite replaces runs alone, no other content of a folder
             refuse_occupied(self._output, overwrite=False)
-        self._choose_precision(started)
+        if self._stored_model is not None:
+            self._choose_precision(started, self._stored_model)
         manifest = self._unfinished_manifest()
         if started is not None:
             refuse_other_run(self._output, started, manifest, ["model"])
@@ -206,7 +216,7 @@ class RunMaker:
         write_manifest(self._output, manifest)
         return manifest
 
-    def _choose_precision(self, started: Manifest | None) -> None:
+    def _choose_precision(self, started: Manifest | None, stored: StoredModel) -> None:
         """Decide `--dtype auto` for all corpora and queries, so that all runs share a precision.
 
         It is that of the started runs, or chosen by device and model.
@@ -218,15 +228,15 @@ class RunMaker:
         if started is not None:
             dtype = manifests.recorded_dtype(started)
         else:
-            dtype = self._automatic_precision()
+            dtype = self._automatic_precision(stored)
         compute = replace(self._options.compute, dtype=encoding.DtypeChoice(dtype))
         self._options = self._options._replace(compute=compute)
 
-    def _automatic_precision(self) -> encoding.Dtype:
+    def _automatic_precision(self, stored: StoredModel) -> encoding.Dtype:
         """Return the precision that the device is fast in, and that the model is certified for."""
         compute = self._options.compute
         device = devices.use_device(compute.device)
-        backbone = self._stored_model.passage.architecture.model_type
+        backbone = stored.passage.architecture.model_type
         if not is_bfloat16_tried(compute.dtype, device, backbone):
             return devices.choose_precision(compute.dtype, device)
         encoder = TextEncoder(self._model, *self._options)  # compares bfloat16 with float32
@@ -240,13 +250,14 @@ class RunMaker:
             "search": as_json(self._search_settings),
             "representation": {name: plain(value) for name, value in representation.items()},
             "text": {name: plain(value) for name, value in self._options.text.items()},
-            "dtype": self._options.compute.dtype.value,
             **as_json(self._corpus_settings),
         }
-        model: dict[str, Any] = {
-            "name": self._model,
-            "fingerprint": self._stored_model.fingerprint(),
-        }
+        if self._stored_model is None:
+            fingerprint = fingerprint_of_name(self._model)
+        else:
+            fingerprint = self._stored_model.fingerprint()
+            settings["dtype"] = self._options.compute.dtype.value
+        model: dict[str, Any] = {"name": self._model, "fingerprint": fingerprint}
         if self._certificate is not None:
             model["certificate"] = self._certificate
         return Manifest(Kind.RUNS, False, settings, {"model": model})
@@ -273,10 +284,22 @@ class RunMaker:
         encode_settings = encoding.EncodeSettings(
             model=self._model, corpus=source, output=str(vectors), resume=vectors.is_dir()
         )
-        encode(encode_settings, self._corpus_settings, options)
+        encode(encode_settings, self._corpus_settings, options, self._server)
         paths = retrieval.IndexPaths(input=(str(vectors),), output=str(index), resume=True)
         build_index(paths, retrieval.IndexSettings())  # exact, by default
         return index
+
+
+def longest_text(stored: StoredModel) -> float:
+    """Return the most tokens of a text: the model's positions, or fewer if its authors say so.
+
+    A folder of sentence-transformers names the length at which its published figures are measured.
+    """
+    longest = stored.passage.max_length or math.inf
+    foreign = stored.foreign
+    if foreign is not None and foreign.has_length:
+        longest = min(longest, foreign.text.passage_max_length)
+    return longest
 
 
 def _origin(benchmark: Benchmark) -> dict[str, str]:

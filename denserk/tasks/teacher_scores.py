@@ -12,16 +12,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import (
+    NO_SERVER,
+    ComputeSettings,
+    ServerSettings,
+    is_served,
+    refuse_server,
+)
 from denserk.config.retrieval import Metric
 from denserk.errors import InputError
 from denserk.io import training
 from denserk.io.model_files import find_model
 from denserk.io.training import RANDOM_NEGATIVES
+from denserk.models.served_encoder import ServedEncoder, refuse_computation
 from denserk.records import Candidate, Passage, Query, TrainingExample
 
 if TYPE_CHECKING:
-    from denserk.models.text_encoder import TextEncoder
+    from denserk.models.encoders import PlannedEncoder
 
 SCORED_TOGETHER = 64  # queries whose pairs are sorted by length into batches
 # of query i with passage i: (P,)
@@ -29,11 +36,22 @@ Score = Callable[[Sequence[Query], Sequence[Passage]], NDArray[np.float32]]
 
 
 def load_teacher(
-    name: str | None, text: Mapping[str, Any], compute: ComputeSettings
+    name: str | None,
+    text: Mapping[str, Any],
+    compute: ComputeSettings,
+    server: ServerSettings = NO_SERVER,
 ) -> Score | None:
-    """Load a teacher, if one is named, and return its function of scores."""
+    """Load a teacher, if one is named, and return its function of scores.
+
+    `server` is for an encoder behind a URL.
+    """
+    refuse_server(server, name, "--teacher")
     if name is None:
         return None
+    if is_served(name):
+        refuse_computation(name, compute)
+        encoder = ServedEncoder(name, text=text, compute=compute, server=server)
+        return partial(scores_of_encoder, encoder)
     from denserk.models.cross_encoder import PairScorer, is_reranker  # need torch
     from denserk.models.text_encoder import TextEncoder
 
@@ -44,7 +62,7 @@ def load_teacher(
 
 
 def scores_of_encoder(
-    encoder: "TextEncoder", queries: Sequence[Query], passages: Sequence[Passage]
+    encoder: "PlannedEncoder", queries: Sequence[Query], passages: Sequence[Passage]
 ) -> NDArray[np.float32]:
     """Score query i with passage i as a search does: (P,) float32.
 
