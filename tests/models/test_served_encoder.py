@@ -409,6 +409,24 @@ def test_a_benchmark_is_made_with_a_model_behind_a_url(cache, embeddings, capsys
     assert embeddings.received == []
 
 
+def test_commands_behind_a_search_say_what_they_need(work, embeddings, caplog, capsys):
+    assert encode(embeddings) == 0
+    assert run(["search", "--index", "vectors", "--topics", "queries.tsv", "--output", "r"]) == 0
+    assert run(["reproduce", "r", "--output", "again"]) == 1
+    assert f"{MODEL} is behind a URL: what it computes is not made again" in caplog.text
+    misses = ["analyze", "misses", "--run", "r", "--qrels", "qrels.txt", "--output", "misses"]
+    assert run([*misses, "-k", "1"]) == 0
+    assert "is behind a URL, and its files are needed" in capsys.readouterr().out
+
+
+def test_generated_queries_are_searched_for_by_the_server(work, embeddings):
+    assert encode(embeddings) == 0
+    command = ["generate", "--corpus", "corpus.jsonl", "--output", "generated.jsonl"]
+    command += ["--queries-from", "title", "--round-trip", "vectors", "--dtype", "float32"]
+    assert run(command) == 0
+    assert "River" in embeddings.texts
+
+
 def test_choose_compares_models_behind_a_url(work, embeddings, monkeypatch):
     monkeypatch.setattr("denserk.plots.save_if_installed", lambda *arguments: None)
     with_password = embeddings.url.replace("//", "//me:hunter2@")
