@@ -12,6 +12,7 @@ import logging
 import math
 import shutil
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from denserk.config import benchmarks as config
 from denserk.config import encoding, retrieval
 from denserk.config.benchmarks import Benchmark
-from denserk.config.evaluation import EvalSettings
+from denserk.config.evaluation import EvalSettings, RunOrder
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json
 from denserk.config.values import plain
@@ -31,10 +32,13 @@ from denserk.io import manifest as manifests
 from denserk.io.blocks import refuse_other_run
 from denserk.io.data_sets import find_parts
 from denserk.io.durability import flush_names
+from denserk.io.exclusions import listed_exclusions
 from denserk.io.files import STREAM, write_errors
 from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest, write_manifest
 from denserk.io.model_files import find_model, without_revision
 from denserk.io.outputs import MANIFEST, refuse_occupied
+from denserk.io.runs import read_run_scores
+from denserk.io.topics import read_queries
 from denserk.models import devices
 from denserk.models.model_folder import StoredModel, read_model_folder
 from denserk.models.precision import is_bfloat16_tried
@@ -42,7 +46,12 @@ from denserk.models.served_encoder import fingerprint_of_name
 from denserk.models.text_encoder import TextEncoder
 from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
-from denserk.tasks.evaluate import evaluate
+from denserk.tasks.evaluate import (
+    evaluate,
+    evaluate_runs,
+    read_relevance_judgments,
+    read_runs,
+)
 from denserk.tasks.search import search
 
 logger = logging.getLogger(__name__)
@@ -135,7 +144,7 @@ class RunMaker:
             )
         logger.info(f"{benchmark.name} ({position}){lengths}")
         options = self._options._replace(text=text)
-        index = self._build_index(self._corpus_folder(benchmark), parts["corpus"], options)
+        index = self._build_index(benchmark, parts["corpus"], options)
         run = str(self._run_of(benchmark))
         search_settings = replace(
             self._search_settings,
@@ -274,8 +283,19 @@ class RunMaker:
                     beside(run).unlink()
             flush_names(self._output)  # before the new manifest, which is not that of old runs
 
-    def _build_index(self, folder: Path, source: str, options: encoding.ModelOptions) -> Path:
+    def _settings_of_corpus(self, benchmark: Benchmark, source: str) -> CorpusSettings:
+        """Return how a corpus is read: of a local copy, the key of the ids may be the recipe's."""
+        id_field = benchmark.corpus.id_field
+        is_local = Path(source).exists()
+        if id_field is None or not is_local or self._corpus_settings.id_field is not None:
+            return self._corpus_settings
+        return replace(self._corpus_settings, id_field=id_field)
+
+    def _build_index(
+        self, benchmark: Benchmark, source: str, options: encoding.ModelOptions
+    ) -> Path:
         """Encode a corpus and build its index, unless that is done; return the index's folder."""
+        folder = self._corpus_folder(benchmark)
         index = folder / "index"
         is_started = (index / MANIFEST).is_file()
         if is_started and read_manifest(index, Kind.INDEX, unfinished=True).complete:
@@ -284,7 +304,8 @@ class RunMaker:
         encode_settings = encoding.EncodeSettings(
             model=self._model, corpus=source, output=str(vectors), resume=vectors.is_dir()
         )
-        encode(encode_settings, self._corpus_settings, options, self._server)
+        corpus_settings = self._settings_of_corpus(benchmark, source)
+        encode(encode_settings, corpus_settings, options, self._server)
         paths = retrieval.IndexPaths(input=(str(vectors),), output=str(index), resume=True)
         build_index(paths, retrieval.IndexSettings())  # exact, by default
         return index
@@ -334,6 +355,9 @@ def _evaluate_beside(
     for run in runs:
         _refuse_other_benchmark(run, benchmark)
     settings = _settings_of(benchmark, settings, published_rows)
+    if benchmark.exclude_listed:
+        parts = find_parts([benchmark], ["qrels", "topics"])[benchmark.name]
+        return _evaluate_without_listed(runs, parts["qrels"], parts["topics"], settings)
     if benchmark.answers is None:
         qrels = find_parts([benchmark], ["qrels"])[benchmark.name]["qrels"]
         return evaluate(runs, qrels, settings)
@@ -341,6 +365,36 @@ def _evaluate_beside(
 
     parts = find_parts([benchmark], ["answers", "corpus"])[benchmark.name]
     return evaluate_answers(runs, parts["answers"], parts["corpus"], settings)
+
+
+def _evaluate_without_listed(
+    runs: Sequence[str], qrels: str, topics: str, settings: EvalSettings
+) -> EvaluationResult:
+    """Evaluate runs without the hits that topics list as excluded.
+
+    Runs of denserk do not have them; those of other tools may.
+    """
+    excluded = listed_exclusions(read_queries(topics), topics)
+    judgments = read_relevance_judgments(qrels, settings)
+    by_rank = settings.order is RunOrder.RANK
+    named_hits = []
+    for name, run in zip(short_names(runs), runs, strict=True):
+        hits_by_query = read_run_scores(run, by_rank=by_rank)
+        kept_hits = {}
+        removed_count = 0
+        for qid, hits in hits_by_query.items():
+            kept_hits[qid] = without_docids(hits, excluded.get(qid, frozenset()))
+            removed_count += len(hits) - len(kept_hits[qid])
+        if removed_count:
+            logger.info(f"{run}: {removed_count:,} hits that {topics} excludes do not count")
+        named_hits.append((name, kept_hits))
+    named_runs = read_runs(named_hits, judgments.grades, settings)
+    return evaluate_runs(named_runs, judgments, settings)
+
+
+def without_docids(hits: Mapping[str, float], docids: AbstractSet[str]) -> dict[str, float]:
+    """Return the hits of a query without some passages."""
+    return {docid: score for docid, score in hits.items() if docid not in docids}
 
 
 def _refuse_other_benchmark(run: str, benchmark: Benchmark) -> None:
