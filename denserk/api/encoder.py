@@ -11,13 +11,7 @@ import numpy as np
 from denserk.api.inputs import Texts, TextsLike, Vectors, is_path, path_text, stored_inputs
 from denserk.api.options import EncodeOptions, EncoderOptions, EncodeToOptions, PathName
 from denserk.api.signatures import ENCODE, ENCODE_TO, ENCODER, documented, model_options
-from denserk.config.encoding import (
-    DtypeChoice,
-    EncodeSettings,
-    ServerSettings,
-    is_served,
-    refuse_server,
-)
+from denserk.config.encoding import DtypeChoice, EncodeSettings, ServerSettings
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import NOTHING, build
 from denserk.config.retrieval import Metric
@@ -193,17 +187,10 @@ class Encoder:
 
 def _load(name: str, typed: Mapping[str, Any]) -> "AnyEncoder":
     """Load a model, or reach its server, by typed options."""
-    server = build(ServerSettings, typed)
+    from denserk.models.encoders import load_any_encoder
+
     options = model_options(dict(typed))
-    if is_served(name):
-        from denserk.models.served_encoder import ServedEncoder, refuse_computation
-
-        refuse_computation(name, options.compute)
-        return ServedEncoder(name, *options, server)
-    refuse_server(server, name, "the model")
-    from denserk.models.text_encoder import TextEncoder
-
-    return TextEncoder(name, *options)
+    return load_any_encoder(name, *options, build(ServerSettings, typed), "the model")
 
 
 def _description(encoder: "AnyEncoder") -> str:

@@ -292,23 +292,26 @@ class EmbeddingsClient:
             try:
                 return self._answer(texts)
             except _Failure as failure:
-                retries = self._settings.request_retries
-                if not failure.answered and not self._has_answered:
-                    retries = min(retries, RETRIES_OF_FIRST_CONTACT)
-                if attempt > retries:
-                    raise self._given_up(texts, failure, attempt) from None
-                seconds = failure.seconds
-                if seconds is None:
-                    seconds = backoff(attempt)
-                if seconds > LONGEST_RETRY_AFTER:
-                    raise self._asked_to_wait(texts, failure, seconds) from None
-                logger.info(
-                    f"{self.url.public}: {failure.message}; attempt {attempt + 1} of "
-                    f"{retries + 1} in {seconds:.1f} s"
-                )
-                if stopped.wait(seconds):
-                    raise ServerError(STOPPED) from None
-                attempt += 1
+                seconds = self._seconds_to_wait(texts, failure, attempt)
+            if stopped.wait(seconds):
+                raise ServerError(STOPPED)
+            attempt += 1
+
+    def _seconds_to_wait(self, texts: NamedTexts, failure: _Failure, attempt: int) -> float:
+        """Return the seconds before the next attempt, and log it; a ServerError after the last."""
+        retries = self._settings.request_retries
+        if not failure.answered and not self._has_answered:
+            retries = min(retries, RETRIES_OF_FIRST_CONTACT)
+        if attempt > retries:
+            raise self._given_up(texts, failure, attempt) from None
+        seconds = backoff(attempt) if failure.seconds is None else failure.seconds
+        if seconds > LONGEST_RETRY_AFTER:
+            raise self._asked_to_wait(texts, failure, seconds) from None
+        logger.info(
+            f"{self.url.public}: {failure.message}; attempt {attempt + 1} of {retries + 1} in "
+            f"{seconds:.1f} s"
+        )
+        return seconds
 
     def _given_up(self, texts: NamedTexts, failure: _Failure, attempts: int) -> ServerError:
         """Return the error of a request without further attempts."""

@@ -1,7 +1,10 @@
-"""What the encoders of a model's folder and of a model behind a URL have in common."""
+"""What the encoders of a model's folder and of a model behind a URL have in common.
+
+Nothing here imports torch before a model's folder is loaded.
+"""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +17,14 @@ from denserk.config.encoding import (
     refuse_server,
 )
 from denserk.config.retrieval import Metric
+from denserk.models.embeddings_client import Advance
 from denserk.models.served_encoder import ServedEncoder, refuse_computation
-from denserk.models.text_encoder import Advance, TextEncoder
 from denserk.records import Passage, Query
 
-AnyEncoder: TypeAlias = TextEncoder | ServedEncoder
+if TYPE_CHECKING:  # slow to import
+    from denserk.models.text_encoder import TextEncoder
+
+AnyEncoder: TypeAlias = "TextEncoder | ServedEncoder"
 
 
 class PlannedRecords(Protocol):
@@ -77,4 +83,6 @@ def load_any_encoder(
     if is_served(model):
         refuse_computation(model, compute)
         return ServedEncoder(model, representation, text, compute, server)
+    from denserk.models.text_encoder import TextEncoder
+
     return TextEncoder(model, representation, text, compute)

@@ -80,7 +80,6 @@ class ServedEncoder:
 
     vectors_per_passage = 1
     metric = Metric.INNER
-    queries_of = None
 
     def __init__(
         self,

@@ -108,6 +108,18 @@ def test_a_query_on_the_command_line_is_encoded_by_the_server(work, embeddings, 
     assert "a red boat on blue water" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_a_search_loads_no_torch(work, embeddings):
+    assert encode(embeddings) == 0
+    code = (
+        "import sys; from denserk.commands.app import run\n"
+        "assert run(['search', '--index', 'vectors', '--query', 'moon']) == 0\n"
+        "assert 'torch' not in sys.modules"
+    )
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
 def test_encoded_queries_are_those_of_the_search(work, embeddings):
     assert encode(embeddings) == 0
     command = ["encode", "--model", MODEL, "--base-url", embeddings.url]
