@@ -86,6 +86,8 @@ def read_control_vectors(folder: Path) -> ControlVectors | None:
         )
         return None
     check(values, RULE, path, HINT)
+    if not values["texts"]:
+        raise InputError(path, None, "no texts", "at least one", HINT)
     texts = []
     for number, record in enumerate(values["texts"], start=1):
         name = f"text {number}"

@@ -46,7 +46,7 @@ def assert_vectors_of(server, vectors, texts):
 
 def test_vectors_are_in_the_order_of_the_texts_over_several_requests(embeddings):
     texts = numbered(23)
-    counts = []
+    counts: list[int] = []
     vectors = client_of(embeddings, 4).embed(texts, counts.append)
     assert_vectors_of(embeddings, vectors, texts)
     assert vectors.dtype == np.float32

@@ -507,9 +507,16 @@ def test_a_broken_file_of_control_vectors_is_an_error(work, embeddings, caplog):
     control.write_text(json.dumps(record))
     assert run(search) == 1
     assert "in text 1 a vector of 3 bytes" in caplog.text
+    record["texts"] = []
+    control.write_text(json.dumps(record))
+    assert run(search) == 1
+    assert "found no texts" in caplog.text
     control.write_text("{")
     assert run(search) == 1
     assert "text that is not JSON" in caplog.text
+    control.write_text('{"version": 2}')
+    assert run(search) == 0
+    assert any("has version 2" in warning for warning in warnings_of(caplog))
     control.unlink()
     assert run(search) == 0
 
