@@ -45,8 +45,9 @@ QREL_KEYS = (
     "query-id|query_id|qid with corpus-id|corpus_id|docid with score|relevance; or id with "
     f"{GOLD_IDS}"
 )
-# of JSON records with no other keys, each is a relevant passage (NanoBEIR)
-UNGRADED_COLUMNS = {Column.QUERY_ID, Column.PASSAGE_ID}
+# JSON records of these keys alone are relevant passages (NanoBEIR); the keys of other names may be
+# those of a run without scores
+UNGRADED_KEYS = {"query-id", "corpus-id"}
 # what the columns hold if no header says so
 QREL_ORDERS = {
     QrelsFormat.TREC: (Column.QUERY_ID, Column.ITERATION, Column.PASSAGE_ID, Column.GRADE),
@@ -350,7 +351,7 @@ def _qrels_records(
             continue
         filled_keys = (key for key in record if key in fields)  # whose values are not null
         keys = column_names.columns_by_meaning(filled_keys, Table.QRELS)
-        is_ungraded = len(record) == 2 and keys.keys() == UNGRADED_COLUMNS
+        is_ungraded = record.keys() == UNGRADED_KEYS
         if not is_ungraded and not column_names.has_required_columns(keys.keys(), Table.QRELS):
             raise fields.error(f"the columns {list_keys(record)}", QREL_KEYS)
         grade = 1 if is_ungraded else record[keys[Column.GRADE]]

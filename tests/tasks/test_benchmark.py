@@ -155,10 +155,12 @@ def test_qrels_without_grades_and_other_columns_are_an_error(cache, capsys):
     write_parquet(Path("pairs.parquet"), [{"query-id": "q1", "corpus-id": "d1"}])
     assert run(["eval", "run.trec", "--qrels", "pairs.parquet", "-m", "RR", "--quiet"]) == 0
     assert capsys.readouterr().out == "RR\t1.0000\n"
-    wide = [{"query-id": "q1", "corpus-id": "d1", "split": "train"}]
-    write_parquet(Path("wide.parquet"), wide)
-    assert run(["eval", "run.trec", "--qrels", "wide.parquet", "-m", "RR"]) == 1
-    assert "found the columns query-id, corpus-id, split" in capsys.readouterr().err
+    for number, record in enumerate(
+        [{"query-id": "q1", "corpus-id": "d1", "split": "train"}, {"qid": "q1", "docid": "d1"}]
+    ):
+        write_parquet(Path(f"{number}.parquet"), [record])
+        assert run(["eval", "run.trec", "--qrels", f"{number}.parquet", "-m", "RR"]) == 1
+        assert f"found the columns {', '.join(record)}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
