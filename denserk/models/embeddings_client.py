@@ -8,13 +8,14 @@ import base64
 import logging
 import os
 import random
+from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException
-from threading import Event, Lock
+from threading import Event, Lock, Thread
 from typing import Any, NamedTuple
 from urllib.error import HTTPError, URLError
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
@@ -220,22 +221,42 @@ class EmbeddingsClient:
         size = self._texts_per_request
         requests = [texts.part(start, start + size) for start in range(0, texts.count, size)]
         stopped = Event()
+        answers = self._send(requests, stopped)
         vectors: list[Vectors] = []
-        pool = ThreadPoolExecutor(self._settings.requests_at_once, thread_name_prefix="request")
         try:
-            answers: list[Future[Vectors]] = []
-            for request in requests:
-                answers.append(pool.submit(self._embed_request, request, stopped))
             for request, answer in zip(requests, answers, strict=True):
                 vectors.append(answer.result())
                 if advance is not None:
                     advance(request.count)
         finally:
-            stopped.set()  # no request waits for another attempt
-            pool.shutdown(wait=False, cancel_futures=True)
+            stopped.set()
         if not vectors:
             return np.empty((0, self.dimension or 0), np.float32)
         return np.concatenate(vectors)
+
+    def _send(self, requests: Sequence[NamedTexts], stopped: Event) -> list["Future[Vectors]"]:
+        """Send requests by several threads, and return their vectors to come.
+
+        Once `stopped` is set, none is sent any more. The threads are daemons: a command that is
+        interrupted does not wait for the server.
+        """
+        answers: list[Future[Vectors]] = [Future() for _ in requests]
+        unsent = deque(zip(requests, answers, strict=True))
+
+        def send_one_by_one() -> None:
+            while unsent and not stopped.is_set():
+                try:
+                    request, answer = unsent.popleft()
+                except IndexError:  # another thread took the last one
+                    return
+                try:
+                    answer.set_result(self._embed_request(request, stopped))
+                except Exception as error:  # noqa: BLE001  (raised where the vectors are expected)
+                    answer.set_exception(error)
+
+        for _ in range(min(self._settings.requests_at_once, len(requests))):
+            Thread(target=send_one_by_one, name="request", daemon=True).start()
+        return answers
 
     def _of_one_dimension(self, vectors: Vectors, texts: NamedTexts) -> Vectors:
         """Return vectors of the dimension of all others; a ServerError if it is another one."""

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -71,6 +72,30 @@ def test_passages_are_encoded_with_their_fields_and_prefix(work, embeddings):
     assert model["name"] == MODEL
     assert model["base_url"] == embeddings.url
     assert model["text"]["passage_prefix"] == "passage: "
+
+
+def test_the_server_gets_the_texts_that_a_loaded_model_reads(embeddings, tiny, monkeypatch):
+    """A model behind a URL has the vectors that it has when it is loaded, with the same options."""
+    plain = denserk.Encoder.load(tiny(), device="cpu")
+    monkeypatch.setattr(embeddings, "vector", lambda text: plain.encode_passages(text))
+    options = {
+        "passage_prefix": "the passage ",
+        "query_prefix": "the query ",
+        "fields": ["text", "title"],
+        "join": " and ",
+        "l2_norm": True,
+    }
+    loaded = denserk.Encoder.load(tiny(), device="cpu", **options)
+    served = denserk.Encoder.load(MODEL, base_url=embeddings.url, **options)
+    passages = [
+        {"id": docid, "title": f" {title}", "text": f"{text}\n"}
+        for docid, (title, text) in PASSAGES.items()
+    ]
+    queries = list(QUERIES.values())
+    expected = loaded.encode_passages(passages)
+    np.testing.assert_allclose(served.encode_passages(passages), expected, atol=1e-5)
+    expected = loaded.encode_queries(queries)
+    np.testing.assert_allclose(served.encode_queries(queries), expected, atol=1e-5)
 
 
 def test_vectors_are_cut_and_normalised(work, embeddings):
@@ -173,6 +198,26 @@ def test_a_killed_command_is_resumed_without_sending_finished_blocks(work, embed
     assert len(sent) + len(sent_again) <= 60 + 15  # blocks that were not written yet
     # --batch-size does not change vectors, nor what is recorded
     assert contents(Path("vectors")) == contents(Path("whole"))
+
+
+@pytest.mark.slow
+def test_an_interrupted_command_does_not_wait_for_the_server(work, embeddings):
+    released = threading.Event()
+    hanging = threading.Event()
+
+    def hang(texts):
+        if texts[-1] in passage_texts():
+            hanging.set()
+            released.wait(120)
+
+    embeddings.reply_to = hang
+    words = ["encode", "--model", MODEL, "--base-url", embeddings.url, "--corpus", "corpus.jsonl"]
+    command = [sys.executable, "-m", "denserk", *words, "--output", "vectors"]
+    process = subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    assert hanging.wait(120)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=50) == 128 + signal.SIGINT  # a request would last 60 s
+    released.set()
 
 
 def test_an_error_in_the_middle_keeps_finished_blocks(work, embeddings, caplog):
