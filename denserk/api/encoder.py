@@ -27,6 +27,7 @@ from denserk.reporting import track
 
 if TYPE_CHECKING:
     from denserk.models.encoders import AnyEncoder, PlannedEncoder
+    from denserk.models.text_encoder import TextEncoder
 
 
 class Encoder:
@@ -69,15 +70,25 @@ class Encoder:
         return cls(encoder, source, typed)
 
     @property
-    def text_encoder(self) -> "AnyEncoder":
-        """The loaded model; a UsageError if the encoder is closed."""
+    def any_encoder(self) -> "AnyEncoder":
+        """The loaded model, or the client of its server; a UsageError if the encoder is closed."""
         if self._encoder is None:
             raise UsageError(f"the encoder {self.name} is closed", "load it again: Encoder.load")
         return self._encoder
 
+    @property
+    def text_encoder(self) -> "TextEncoder":
+        """The loaded model; a UsageError if the encoder is closed, or its model behind a URL."""
+        from denserk.models.served_encoder import ServedEncoder
+
+        encoder = self.any_encoder
+        if isinstance(encoder, ServedEncoder):
+            raise UsageError(f"{self.name} is behind a URL, and not loaded here")
+        return encoder
+
     def _refuse_closed(self) -> None:
         """Raise a UsageError if the encoder is closed."""
-        _ = self.text_encoder
+        _ = self.any_encoder
 
     def __repr__(self) -> str:
         state = "closed"
@@ -88,7 +99,7 @@ class Encoder:
     def __reduce__(self) -> tuple[Any, ...]:
         from denserk.models.served_encoder import ServedEncoder
 
-        encoder = self.text_encoder
+        encoder = self.any_encoder
         options = dict(self._options)
         if isinstance(encoder, ServedEncoder):
             options["base_url"] = encoder.url  # a pickle may be a file: no password is in it
@@ -122,7 +133,7 @@ class Encoder:
         from denserk.models.canary import first_difference, refuse_difference
         from denserk.models.served_encoder import ServedEncoder
 
-        encoder = self.text_encoder
+        encoder = self.any_encoder
         if isinstance(encoder, ServedEncoder):
             return 0
         comparisons = encoder.compare_with_canary()
@@ -135,7 +146,7 @@ class Encoder:
         Queries are a text, a list, a dict of texts by id, a list of dicts with `query` or `text`,
         or a DataFrame; the vectors are in their order. `encode_to` reads files.
         """
-        encoder = self.text_encoder
+        encoder = self.any_encoder
         records = read_query_texts(queries)
         with track("encoding queries", len(records), "queries") as progress:
             vectors = _encode_records(encoder, "query", records, progress.advance)
@@ -149,7 +160,7 @@ class Encoder:
         by id, or a DataFrame; the vectors are in their order. One mapping with other fields than
         `text` has an id or a title, too: without, it might be texts by id. `encode_to` reads files.
         """
-        encoder = self.text_encoder
+        encoder = self.any_encoder
         records = read_passage_texts(passages)
         with track("encoding passages", len(records), "passages") as progress:
             vectors = _encode_records(encoder, "passage", records, progress.advance)

@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 
 import denserk
+from denserk.api.options import TextOptions
 from denserk.commands.app import run
 from denserk.errors import MismatchError, UsageError
 from denserk.io.runs import read_run_scores
 from denserk.io.vectors import open_vectors
+from denserk.models.served_encoder import ServedEncoder
 from tests.support.benchmark_copies import write_beir
 from tests.support.console import warnings_of
 from tests.support.embeddings_server import Reply
@@ -78,15 +80,14 @@ def test_the_server_gets_the_texts_that_a_loaded_model_reads(embeddings, tiny, m
     """A model behind a URL has the vectors that it has when it is loaded, with the same options."""
     plain = denserk.Encoder.load(tiny(), device="cpu")
     monkeypatch.setattr(embeddings, "vector", lambda text: plain.encode_passages(text))
-    options = {
+    options: TextOptions = {
         "passage_prefix": "the passage ",
         "query_prefix": "the query ",
         "fields": ["text", "title"],
         "join": " and ",
-        "l2_norm": True,
     }
-    loaded = denserk.Encoder.load(tiny(), device="cpu", **options)
-    served = denserk.Encoder.load(MODEL, base_url=embeddings.url, **options)
+    loaded = denserk.Encoder.load(tiny(), device="cpu", l2_norm=True, **options)
+    served = denserk.Encoder.load(MODEL, base_url=embeddings.url, l2_norm=True, **options)
     passages = [
         {"id": docid, "title": f" {title}", "text": f"{text}\n"}
         for docid, (title, text) in PASSAGES.items()
@@ -572,7 +573,11 @@ def test_control_texts_of_another_version_are_sent_as_they_are(work, embeddings)
     record = json.loads(control.read_text())
     del record["texts"][3:]
     control.write_text(json.dumps(record))
-    encoder = denserk.Encoder.load(MODEL, base_url=embeddings.url).text_encoder
+    loaded = denserk.Encoder.load(MODEL, base_url=embeddings.url)
+    encoder = loaded.any_encoder
+    assert isinstance(encoder, ServedEncoder)
+    with pytest.raises(UsageError, match="is behind a URL"):
+        _ = loaded.text_encoder
     encoder.compare_with_folder(Path("vectors"))
     embeddings.seed = 1
     with pytest.raises(MismatchError):
