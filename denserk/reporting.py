@@ -8,16 +8,21 @@ a bar on a terminal, elsewhere lines, or JSON lines with --log-json.
 import json
 import logging
 import os
+import re
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from textwrap import fill
 from threading import Event, Thread
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from denserk.errors import DenserkError
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 logger = logging.getLogger("denserk")
 
@@ -25,6 +30,9 @@ LONGEST = 1000  # characters of a message, which may name several files
 EVERY = 10.0  # seconds between lines of progress
 FIRST_SHARE = 0.05  # of a task, after which its time is estimated against a deadline
 FIRST_INTERVALS = 12  # then lines are further apart
+
+NO_VALUE = ("", "-")  # cells of a table
+NUMBER = re.compile(r"[+-]?[\d,]+(\.\d+)?%?")
 
 
 class Progress:
@@ -336,18 +344,91 @@ def show_error(error: DenserkError) -> None:
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table on stdout: aligned on a terminal, tab-separated elsewhere."""
+    """Print a table on stdout: aligned on a terminal, tab-separated elsewhere.
+
+    On a terminal, numbers stand to the right, and a column without a value is left out. Where the
+    table is too wide, titles and sentences are broken between words; columns that do not fit even
+    then stand in a further table below, after the first column.
+    """
     if not sys.stdout.isatty():
         for row in (header, *rows):
             print("\t".join(row))  # noqa: T201
         return
     from rich.console import Console
+
+    columns = []
+    for title, *cells in zip(header, *rows, strict=True):
+        has_value = any(cell not in NO_VALUE for cell in cells)
+        if has_value or not rows:
+            columns.append(_Column(title, [printable(cell, None) for cell in cells]))
+    console = Console(markup=False)
+    if sum(column.width + 2 for column in columns) - 2 <= console.width:
+        console.print(_terminal_table(columns))
+        return
+    columns = [column.with_broken_title() for column in columns]
+    widths = [column.least_width for column in columns]
+    for number, group in enumerate(columns_that_fit(widths, 1, console.width)):
+        if number > 0:
+            console.print()
+        console.print(_terminal_table([columns[position] for position in group]))
+
+
+class _Column(NamedTuple):
+    """A column of a table on a terminal."""
+
+    title: str
+    cells: Sequence[str]
+
+    @property
+    def width(self) -> int:
+        """The number of characters of the longest line."""
+        return max(len(line) for text in (self.title, *self.cells) for line in text.split("\n"))
+
+    @property
+    def least_width(self) -> int:
+        """The number of characters of the longest word."""
+        return max(len(word) for text in (self.title, *self.cells) for word in text.split() or [""])
+
+    def with_broken_title(self) -> Self:
+        """Return the column with a title in lines no longer than its longest word or cell."""
+        longest_word = max(self.title.split(), key=len, default="")
+        width = max(1, *map(len, (longest_word, *self.cells)))
+        return self._replace(title=fill(self.title, width))
+
+
+def columns_that_fit(widths: Sequence[int], repeated: int, width: int) -> list[list[int]]:
+    """Return the positions of columns in groups that fit into a width, side by side.
+
+    Each group has the first `repeated` columns, and at least one other. Two spaces separate
+    columns.
+
+    >>> columns_that_fit([10, 30, 30, 30], repeated=1, width=80)
+    [[0, 1, 2], [0, 3]]
+    """
+    first_columns = list(range(repeated))
+    first_width = sum(widths[:repeated]) + 2 * repeated
+    groups = [list(first_columns)]
+    taken = first_width
+    for column in range(repeated, len(widths)):
+        if taken + widths[column] > width and len(groups[-1]) > repeated:
+            groups.append(list(first_columns))
+            taken = first_width
+        groups[-1].append(column)
+        taken += widths[column] + 2
+    return groups
+
+
+def _terminal_table(columns: Sequence[_Column]) -> "Table":
+    """Return a table of columns, numbers to the right."""
     from rich.table import Table
 
-    table = Table(*header, box=None, header_style="bold", pad_edge=False)
-    for row in rows:
-        table.add_row(*(printable(cell, None) for cell in row))
-    Console(markup=False).print(table)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title, cells in columns:
+        is_numeric = all(cell in NO_VALUE or NUMBER.fullmatch(cell) for cell in cells)
+        table.add_column(title, justify="right" if is_numeric else "left")
+    for row in zip(*(column.cells for column in columns), strict=True):
+        table.add_row(*row)
+    return table
 
 
 def print_below_table(text: str) -> None:

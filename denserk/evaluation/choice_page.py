@@ -171,7 +171,7 @@ def table_row(system: SystemResult, choice: Choice) -> tuple[str, ...]:
         f"{system.queries:,}",
         f"{system.mean:.4f}",
         "" if is_leader else f"{system.difference:+.4f}",
-        "" if is_leader else f"{system.low:+.4f} to {system.high:+.4f}",
+        "" if is_leader else f"{system.low:+.4f}..{system.high:+.4f}",
         number_text(system.cost.query_milliseconds, 2),
         number_text(system.cost.passage_bytes, 0),
         number_text(system.cost.build_minutes, 2),

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from denserk.reporting import printable
+from denserk.reporting import columns_that_fit, printable
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -102,15 +102,28 @@ def as_rich(table: Table) -> "RichTable":
         else:
             rich_table.add_column(title, justify="right", no_wrap=True)
     for row in table.rows:
-        texts = []
-        for cell in row:
-            marks = DAGGER if cell.differs else ""
-            if cell.best:
-                marks += "*"
-            color = "green" if cell.best else ""
-            texts.append(Text(marks + printable(cell.text, longest=None), color))
-        rich_table.add_row(*texts)
+        rich_table.add_row(*(Text(marked(cell), "green" if cell.best else "") for cell in row))
     return rich_table
+
+
+def marked(cell: Cell) -> str:
+    """Return the text of a cell for a terminal, behind its marks."""
+    marks = DAGGER if cell.differs else ""
+    if cell.best:
+        marks += "*"
+    return marks + printable(cell.text, longest=None)
+
+
+def parts_that_fit(table: Table, width: int) -> list[Table]:
+    """Return a table in parts of at most `width` characters, each with the columns of names."""
+    texts = [table.header, *([marked(cell) for cell in row] for row in table.rows)]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    parts = []
+    for group in columns_that_fit(widths, table.name_columns, width):
+        header = tuple(table.header[column] for column in group)
+        rows = tuple(tuple(row[column] for column in group) for row in table.rows)
+        parts.append(replace(table, header=header, rows=rows))
+    return parts
 
 
 def as_markdown(table: Table) -> str:

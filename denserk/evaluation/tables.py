@@ -43,6 +43,7 @@ from denserk.evaluation.table_markup import (
     as_markdown,
     as_rich,
     p_text,
+    parts_that_fit,
 )
 from denserk.evaluation.unjudged_tables import bounds_lines, bounds_object, bounds_tables
 from denserk.reporting import printable
@@ -83,7 +84,10 @@ def render(result: Result, report: ReportSettings, format: OutputFormat) -> str:
 def write_aligned(
     result: Result, report: ReportSettings, file: TextIO, *, in_colour: bool | None = None
 ) -> None:
-    """Write tables of aligned columns, by default in colour on a terminal."""
+    """Write tables of aligned columns, by default in colour on a terminal.
+
+    Columns that do not fit on a terminal stand in a further table below.
+    """
     from rich.console import Console
 
     console = Console(
@@ -95,10 +99,16 @@ def write_aligned(
         highlight=False,
         soft_wrap=True,
     )
-    for position, table in enumerate(tables(result, report)):
-        if position > 0:
+    for number, table in enumerate(tables(result, report)):
+        if number > 0:
             console.print()
-        console.print(as_rich(table))
+        parts = [table]
+        if console.is_terminal:
+            parts = parts_that_fit(table, Console(file=file).width)
+        for part_number, part in enumerate(parts):
+            if part_number > 0:
+                console.print()
+            console.print(as_rich(part))
         for note in table.legend("*"):
             console.print(printable(note, None))
 

@@ -51,6 +51,23 @@ def test_the_decision_is_printed_on_a_terminal(toy, monkeypatch, capfd, is_termi
         assert len({len(row) for row in rows}) == 1
 
 
+def test_the_table_fits_a_terminal_of_80_columns(toy, monkeypatch):
+    monkeypatch.chdir(toy)
+    monkeypatch.setenv("COLUMNS", "80")
+    write_run(toy / "finetuned.trec", lambda qid: next(iter(QRELS[qid])))
+    write_run(toy / "minilm.trec", lambda qid: "d2")
+    stdout = Terminal()
+    monkeypatch.setattr("sys.stdout", stdout)
+    inputs = "--corpus corpus.jsonl --topics queries.tsv --qrels qrels.txt --output choice"
+    candidates = "--candidates finetuned.trec --candidates minilm.trec --candidates bm25"
+    assert run(["choose", *inputs.split(), *candidates.split()]) == 0
+    table, _, _ = stdout.getvalue().partition("undecided")
+    assert "…" not in table
+    rows = [line for line in table.splitlines() if line.startswith(("finetuned", "minilm", "bm25"))]
+    assert len(rows) == 6  # of the comparison, and below it of the costs
+    assert all(len(row) <= 80 for row in rows)
+
+
 def test_a_command_that_builds_the_leader_again_is_printed(toy, monkeypatch, capfd):
     monkeypatch.chdir(toy)
     write_run(toy / "bad.trec", lambda qid: "d2")

@@ -55,6 +55,23 @@ def test_a_terminal_gets_a_table(monkeypatch):
     assert "bad" in text
 
 
+@pytest.mark.usefixtures("files")
+def test_columns_that_do_not_fit_a_terminal_stand_below(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    Path("bad.trec").rename("minilm-finetuned.trec")
+    runs = "good.trec minilm-finetuned.trec"
+    command = f"eval {runs} qrels.txt -m RR@10,nDCG@10 --baseline good --quiet"
+    assert run(command.split()) == 0
+    table, _, _ = terminal.getvalue().partition("differs from")
+    lines = table.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert ["run", "measure", "detectable"] in [line.split() for line in lines]
+    assert sum(line.split()[:2] == ["minilm-finetuned", "RR@10"] for line in lines) == 2
+
+
 @pytest.mark.peer
 def test_the_lines_are_those_of_ir_measures_own_command(shared_data, capsys):
     folder = shared_data / "marco-dl19"

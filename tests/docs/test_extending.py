@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("denserk", "docs", "tests", ".mkdocs.yml", "CHANGELOG.md", "README.md", "pyproject.toml")
+COPIED = ("denserk", "docs", "tests", "CHANGELOG.md", "README.md", "pyproject.toml")
 TITLE = re.compile(r"^## (.*)$", re.MULTILINE)
 BLOCK = re.compile(r"^(?P<fence>```+)(?P<language>\w+)\n(?P<code>.*?)^(?P=fence)$", re.M | re.S)
 PLACES = {
@@ -109,7 +109,7 @@ def environment(clone, tmp_path):
     """Variables with which commands are those of the clone."""
     commands = tmp_path / "bin"
     commands.mkdir()
-    for name, module in (("python", ""), ("denserk", "-m denserk"), ("mkdocs", "-m mkdocs")):
+    for name, module in (("python", ""), ("denserk", "-m denserk"), ("sphinx-build", "-m sphinx")):
         (commands / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
         (commands / name).chmod(0o755)
     path = f"{commands}{os.pathsep}{os.environ['PATH']}"
@@ -145,8 +145,8 @@ def test_an_example_works(title, clone, environment):
             run(["python", "-c", snippet.code], clone, environment)
         else:
             assert snippet.language == "sh"
-            if "mkdocs" in snippet.code:
-                pytest.importorskip("mkdocs")
+            if "sphinx-build" in snippet.code:
+                pytest.importorskip("sphinx")
             run(["bash", "-euo", "pipefail", "-c", snippet.code], clone, environment)
     modules = [name for name in changed_files if name.endswith(".py")]
     if modules and shutil.which("ruff"):

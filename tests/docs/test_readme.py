@@ -71,12 +71,17 @@ class Block(NamedTuple):
 
 
 def blocks(page):
-    """Yield the fenced blocks of a page, or the cells of code of the notebook."""
+    """Yield the fenced blocks of a page, or the cells of code of the notebook.
+
+    A directive of the site, such as ```{toctree}, is none.
+    """
     text = page.read_text("utf-8")
     if page == NOTEBOOK:
         text = as_page(json.loads(text))
     for match in BLOCK.finditer(text):
         language, *marks = match["kind"].split() or [""]
+        if language.startswith("{"):
+            continue
         code = re.sub(rf"(?m)^{match['indent']}", "", match["code"])
         yield Block(text[: match.start()].count("\n") + 2, language, marks, code)
 
