@@ -208,7 +208,7 @@ class ServerOptions(TypedDict, total=False):
 
     base_url: str | None
     """openai:NAME: URL of the server, e.g. http://localhost:8000/v1. [default: the one that the
-    index records]"""
+    index, or the folder of resume or update, records]"""
     api_key_variable: str
     """openai:NAME: environment variable that holds the server's key, if the server needs one.
     [default: 'OPENAI_API_KEY']"""

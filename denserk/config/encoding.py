@@ -305,7 +305,7 @@ class ServerSettings(Settings, kw_only=True):
 
     base_url: str | None = option(None, metavar="URL")
     """openai:NAME: URL of the server, e.g. http://localhost:8000/v1. [default: the one that the
-    index records]"""
+    index, or the folder of --resume or --update, records]"""
     api_key_variable: str = setting("OPENAI_API_KEY", nonempty=True)
     """openai:NAME: environment variable that holds the server's key, if the server needs one."""
     requests_at_once: int = setting(4, at_least=1)
