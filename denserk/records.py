@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 NO_SUBTOPIC = "0"  # what the second column of qrels is for judgments of whole queries
 EXCLUDED_IDS = "excluded_ids"  # field of a query: passages that it must not return
+GOLD_IDS = "gold_ids"  # field of a query: its relevant passages
 NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 
 

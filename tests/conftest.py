@@ -20,6 +20,7 @@ from tests.support.environment import set_up_variables
 from tests.support.toy import VOCABULARY, write_toy
 
 if TYPE_CHECKING:
+    from tests.support.embeddings_server import EmbeddingsServer
     from tests.support.simulated_gpu import SimulatedGpu
 
 set_up_variables()
@@ -66,6 +67,19 @@ def openvino(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenVINO can be imported, and so is chosen on a CPU."""
     monkeypatch.delitem(sys.modules, "openvino")
     pytest.importorskip("openvino")
+
+
+@pytest.fixture
+def embeddings(monkeypatch: pytest.MonkeyPatch) -> "Iterator[EmbeddingsServer]":
+    """A local server of embeddings; the waits between attempts are short."""
+    from denserk.models import embeddings_client
+    from tests.support.embeddings_server import embeddings_server
+
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setattr(embeddings_client, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(embeddings_client, "LONGEST_WAIT", 0.01)
+    with embeddings_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

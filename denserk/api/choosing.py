@@ -9,7 +9,7 @@ from denserk.api.options import ChooseOptions, PathName
 from denserk.api.signatures import CHOOSE, documented
 from denserk.config.candidate_expressions import LABEL
 from denserk.config.choosing import ChooseSettings
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import ComputeSettings, ServerSettings
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import build
 from denserk.errors import UsageError
@@ -50,7 +50,12 @@ def choose(
     from denserk.tasks.choose import choose as task
 
     with CHOOSE.claimed(typed):
-        return task(settings, build(CorpusSettings, typed), build(ComputeSettings, typed))
+        return task(
+            settings,
+            build(CorpusSettings, typed),
+            build(ComputeSettings, typed),
+            build(ServerSettings, typed),
+        )
 
 
 def stored(value: Any, option: str, path: Path) -> str:

@@ -1,7 +1,7 @@
 """Models that encode texts, in memory or to a folder."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
@@ -11,7 +11,7 @@ import numpy as np
 from denserk.api.inputs import Texts, TextsLike, Vectors, is_path, path_text, stored_inputs
 from denserk.api.options import EncodeOptions, EncoderOptions, EncodeToOptions, PathName
 from denserk.api.signatures import ENCODE, ENCODE_TO, ENCODER, documented, model_options
-from denserk.config.encoding import DtypeChoice, EncodeSettings
+from denserk.config.encoding import DtypeChoice, EncodeSettings, ServerSettings
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import NOTHING, build
 from denserk.config.retrieval import Metric
@@ -26,6 +26,7 @@ from denserk.python_inputs import (
 from denserk.reporting import track
 
 if TYPE_CHECKING:
+    from denserk.models.encoders import AnyEncoder, PlannedEncoder
     from denserk.models.text_encoder import TextEncoder
 
 
@@ -40,7 +41,7 @@ class Encoder:
 
     def __init__(
         self,
-        encoder: "TextEncoder",
+        encoder: "AnyEncoder",
         source: str | None = None,
         options: Mapping[str, Any] = NOTHING,
     ) -> None:
@@ -49,45 +50,60 @@ class Encoder:
         self.name = encoder.name
         self.dimension = encoder.dimension
         self.metric: Literal["inner", "l2"] = "l2" if encoder.metric is Metric.L2 else "inner"
-        self._encoder: TextEncoder | None = encoder
+        self._encoder: AnyEncoder | None = encoder
         self._source = source or encoder.name
         self._options = options
 
     @classmethod
     @documented(ENCODER)
     def load(cls, name: PathName, **options: Unpack[EncoderOptions]) -> Self:
-        """Load a short name such as "minilm", a folder, or a hub name; options of `encode`."""
+        """Load a short name such as "minilm", a folder, or a hub name; options of `encode`.
+
+        "openai:NAME" is the model NAME of the server at `base_url`.
+        """
         source = path_text(name, "name")
         typed = ENCODER.typed(options)
-        from denserk.models.text_encoder import TextEncoder
-
         if Path(source).is_dir():  # absolute: a pickle may be read in another working folder
             source = str(Path(source).absolute())
-        encoder = TextEncoder(str(name), *model_options(typed))
+        encoder = _load(str(name), typed)
         _check_start(encoder)
         return cls(encoder, source, typed)
 
     @property
-    def text_encoder(self) -> "TextEncoder":
-        """The loaded model; a UsageError if the encoder is closed."""
+    def any_encoder(self) -> "AnyEncoder":
+        """The loaded model, or the client of its server; a UsageError if the encoder is closed."""
         if self._encoder is None:
             raise UsageError(f"the encoder {self.name} is closed", "load it again: Encoder.load")
         return self._encoder
 
+    @property
+    def text_encoder(self) -> "TextEncoder":
+        """The loaded model; a UsageError if the encoder is closed, or its model behind a URL."""
+        from denserk.models.served_encoder import ServedEncoder
+
+        encoder = self.any_encoder
+        if isinstance(encoder, ServedEncoder):
+            raise UsageError(f"{self.name} is behind a URL, and not loaded here")
+        return encoder
+
     def _refuse_closed(self) -> None:
         """Raise a UsageError if the encoder is closed."""
-        _ = self.text_encoder
+        _ = self.any_encoder
 
     def __repr__(self) -> str:
         state = "closed"
         if self._encoder is not None:
-            state = f"{self._encoder.representation.representation}, {self._encoder.device}"
+            state = _description(self._encoder)
         return f"<Encoder {self.name}: {self.dimension:,} dimensions, {self.metric}, {state}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        encoder = self.text_encoder
+        from denserk.models.served_encoder import ServedEncoder
+
+        encoder = self.any_encoder
         options = dict(self._options)
-        if encoder.certificate is not None:  # another processor might choose another precision
+        if isinstance(encoder, ServedEncoder):
+            options["base_url"] = encoder.url  # a pickle may be a file: no password is in it
+        elif encoder.certificate is not None:  # another processor might choose another precision
             options["dtype"] = DtypeChoice(encoder.dtype)
         return _load_again, (type(self), self._source, options, encoder.fingerprint)
 
@@ -111,12 +127,15 @@ class Encoder:
         """Compare the model with the vectors that it was saved with.
 
         All texts of the folder's canary.json are encoded again, of which `load` encodes a few.
-        Returns their number, 0 without a canary.json. A MismatchError names the first stage that
-        differs.
+        Returns their number, 0 without a canary.json, as for a model behind a URL. A MismatchError
+        names the first stage that differs.
         """
         from denserk.models.canary import first_difference, refuse_difference
+        from denserk.models.served_encoder import ServedEncoder
 
-        encoder = self.text_encoder
+        encoder = self.any_encoder
+        if isinstance(encoder, ServedEncoder):
+            return 0
         comparisons = encoder.compare_with_canary()
         refuse_difference(first_difference(comparisons), self.name)
         return sum(len(comparison.texts) for comparison in comparisons)
@@ -127,11 +146,10 @@ class Encoder:
         Queries are a text, a list, a dict of texts by id, a list of dicts with `query` or `text`,
         or a DataFrame; the vectors are in their order. `encode_to` reads files.
         """
-        encoder = self.text_encoder
+        encoder = self.any_encoder
         records = read_query_texts(queries)
-        planned = encoder.plan("query", records)
         with track("encoding queries", len(records), "queries") as progress:
-            vectors = encoder.encode_planned("query", planned, progress.advance)
+            vectors = _encode_records(encoder, "query", records, progress.advance)
         self._refuse_non_finite(vectors, "query")
         return np.asarray(vectors[0]) if is_single(queries, QUERIES) else vectors
 
@@ -142,11 +160,10 @@ class Encoder:
         by id, or a DataFrame; the vectors are in their order. One mapping with other fields than
         `text` has an id or a title, too: without, it might be texts by id. `encode_to` reads files.
         """
-        encoder = self.text_encoder
+        encoder = self.any_encoder
         records = read_passage_texts(passages)
-        planned = encoder.plan("passage", records)
         with track("encoding passages", len(records), "passages") as progress:
-            vectors = encoder.encode_planned("passage", planned, progress.advance)
+            vectors = _encode_records(encoder, "passage", records, progress.advance)
         self._refuse_non_finite(vectors, "passage")
         vectors_per_passage = encoder.vectors_per_passage
         if vectors_per_passage > 1:
@@ -179,10 +196,37 @@ class Encoder:
             raise ModelError(message, "check its weights, or encode with dtype='float32'")
 
 
-def _check_start(encoder: "TextEncoder") -> None:
+def _load(name: str, typed: Mapping[str, Any]) -> "AnyEncoder":
+    """Load a model, or reach its server, by typed options."""
+    from denserk.models.encoders import load_any_encoder
+
+    options = model_options(dict(typed))
+    return load_any_encoder(name, *options, build(ServerSettings, typed), "the model")
+
+
+def _description(encoder: "AnyEncoder") -> str:
+    """Return how, and where, a model computes."""
+    from denserk.models.served_encoder import ServedEncoder
+
+    if isinstance(encoder, ServedEncoder):
+        return encoder.url
+    return f"{encoder.representation.representation}, {encoder.device}"
+
+
+def _encode_records(
+    encoder: "PlannedEncoder", side: str, records: Sequence[Any], advance: Callable[[int], None]
+) -> Vectors:
+    """Return the vectors of queries or passages."""
+    return encoder.encode_planned(side, encoder.plan(side, records), advance)
+
+
+def _check_start(encoder: "AnyEncoder") -> None:
     """Raise a MismatchError if a few texts show that a model is not the one that was saved."""
     from denserk.models.canary import START_SECONDS, check_start
+    from denserk.models.served_encoder import ServedEncoder
 
+    if isinstance(encoder, ServedEncoder):
+        return
     for side in encoder.sides:
         check_start(
             encoder.canary,
@@ -197,9 +241,7 @@ def _load_again(
     cls: type[Encoder], source: str, options: Mapping[str, Any], fingerprint: str
 ) -> Encoder:
     """Load the model of a pickled encoder."""
-    from denserk.models.text_encoder import TextEncoder
-
-    encoder = TextEncoder(source, *model_options(dict(options)))
+    encoder = _load(source, options)
     if encoder.fingerprint != fingerprint:
         message = f"{source} is another model than when the encoder was pickled"
         raise MismatchError(message, "load it anew: Encoder.load")
@@ -229,6 +271,7 @@ def _encode(
         from denserk.tasks.encode import encode as task
 
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # threads are `workers`
+        server = build(ServerSettings, typed)
         with ENCODE.claimed(typed):
-            task(settings, build(CorpusSettings, typed), model_options(typed))
+            task(settings, build(CorpusSettings, typed), model_options(typed), server)
     return Path(output)

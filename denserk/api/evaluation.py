@@ -41,7 +41,7 @@ from denserk.api.signatures import (
     model_options,
 )
 from denserk.config.benchmarks import BenchmarkPaths, MakeSettings, find_benchmarks
-from denserk.config.encoding import ComputeSettings, TextSettings
+from denserk.config.encoding import ComputeSettings, ServerSettings, TextSettings
 from denserk.config.evaluation import (
     PREVIOUS,
     ComparisonSettings,
@@ -582,6 +582,7 @@ def _benchmark(names: Sequence[str], typed: Typed) -> dict[str, dict[str, dict[s
             model_options(typed),
             build(CorpusSettings, typed),
             benchmarks,
+            build(ServerSettings, typed),
         )
     from denserk.evaluation.evaluator import check_minimums
     from denserk.tasks.benchmark import evaluate_benchmark, evaluate_benchmarks

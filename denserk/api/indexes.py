@@ -241,7 +241,7 @@ class Index:
                 raise UsageError("BM25 takes no model", "leave out model=")
             return query_texts(queries)
         if isinstance(model, Encoder):
-            encoder = model.text_encoder
+            encoder = model.any_encoder
             refuse_other_queries(opened, model.dimension, encoder.description(), model.name)
             return encoder.encode_queries(queries)
         if model is not None:

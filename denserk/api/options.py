@@ -203,7 +203,28 @@ class TextOptions(TypedDict, total=False):
     [default: the model's own]"""
 
 
-class EncoderOptions(RepresentationOptions, TextOptions, ComputeOptions, total=False):
+class ServerOptions(TypedDict, total=False):
+    """The server of a model openai:NAME."""
+
+    base_url: str | None
+    """openai:NAME: URL of the server, e.g. http://localhost:8000/v1. [default: the one that the
+    index, or the folder of resume or update, records]"""
+    api_key_variable: str
+    """openai:NAME: environment variable that holds the server's key, if the server needs one.
+    [default: 'OPENAI_API_KEY']"""
+    requests_at_once: int
+    """openai:NAME: requests that are sent at a time, each of batch_size texts (default 32).
+    [default: 4]"""
+    request_timeout: float
+    """openai:NAME: seconds to wait for an answer. [default: 60.0]"""
+    request_retries: int
+    """openai:NAME: further attempts after no answer, status 429 or a status from 500 on.
+    [default: 8]"""
+
+
+class EncoderOptions(
+    RepresentationOptions, TextOptions, ComputeOptions, ServerOptions, total=False
+):
     """Options of `Encoder.load`."""
 
 
@@ -463,7 +484,7 @@ class EvaluateOptions(MeasureOptions, OverwriteOptions, CorpusOptions, total=Fal
     [default: the qrels, if draw wrote them]"""
 
 
-class ChooseOptions(ResumeOptions, CorpusOptions, ComputeOptions, total=False):
+class ChooseOptions(ResumeOptions, CorpusOptions, ComputeOptions, ServerOptions, total=False):
     """Options of `choose`."""
 
     topics_format: TopicsFormat | None
@@ -585,7 +606,13 @@ class AnalyzeMissesOptions(CorpusOptions, ComputeOptions, OverwriteOptions, tota
 
 
 class MineNegativesOptions(
-    OverwriteOptions, ShardOptions, CorpusOptions, TextOptions, ComputeOptions, total=False
+    OverwriteOptions,
+    ShardOptions,
+    CorpusOptions,
+    TextOptions,
+    ComputeOptions,
+    ServerOptions,
+    total=False,
 ):
     """Options of `mine_negatives`."""
 
@@ -643,8 +670,8 @@ class MineNegativesOptions(
     """Exclude hits whose text contains a positive's text, or is contained in one. [default:
     False]"""
     teacher: PathName | None
-    """Model whose scores replace those of the run, for margins and in the output. [default:
-    None]"""
+    """Model, also openai:NAME, whose scores replace those of the run, for margins and in the
+    output. [default: None]"""
     skip_missing: bool
     """Skip and count missing passages and queries without hits instead of stopping. [default:
     False]"""
@@ -980,7 +1007,9 @@ class GenerateOptions(ShardOptions, ResumeOptions, CorpusOptions, ComputeOptions
     """Passages per block; resume repeats an unfinished block. [default: 1024]"""
 
 
-class ConvertOptions(OverwriteOptions, EncoderOptions, total=False):
+class ConvertOptions(
+    OverwriteOptions, RepresentationOptions, TextOptions, ComputeOptions, total=False
+):
     """Options of `convert`."""
 
     tag: str

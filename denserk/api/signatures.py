@@ -30,6 +30,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 Typed = dict[str, Any]  # options by name, in their types
 
 MODEL = (encoding.RepresentationSettings, encoding.TextSettings, encoding.ComputeSettings)
+# of functions whose model may be behind a URL
+ANY_MODEL = (*MODEL, encoding.ServerSettings)
 CONFIG_HELP = "YAML file of options, e.g. the config.yaml of an earlier run; others override it."
 # Options of a run's file, which a run in memory does not have.
 OF_RUN_FILES = "output_format tag ir_metadata"
@@ -128,10 +130,10 @@ def _all_but(cls: type, names: str) -> str:
     return " ".join(name for name in fields_of(cls) if name not in kept)
 
 
-ENCODER = Signature("Encoder.load", MODEL)
+ENCODER = Signature("Encoder.load", ANY_MODEL)
 ENCODE = Signature(
     "denserk encode",
-    (encoding.EncodeSettings, formats.CorpusSettings, *MODEL),
+    (encoding.EncodeSettings, formats.CorpusSettings, *ANY_MODEL),
     excluded="model corpus topics output",
 )
 ENCODE_TO = Signature(
@@ -200,7 +202,12 @@ JUDGMENT_BOUNDS = Signature(
 )
 CHOOSE = Signature(
     "denserk choose",
-    (ChooseSettings, formats.CorpusSettings, encoding.ComputeSettings),
+    (
+        ChooseSettings,
+        formats.CorpusSettings,
+        encoding.ComputeSettings,
+        encoding.ServerSettings,
+    ),
     excluded="corpus topics qrels output candidates",
 )
 EXPLAIN = Signature(
@@ -215,7 +222,7 @@ BENCHMARK = Signature(
         evaluation.EvaluationSettings,
         evaluation.AnswerSettings,
         MakeSettings,
-        *MODEL,
+        *ANY_MODEL,
         formats.CorpusSettings,
     ),
     excluded="runs model output list measures write_dpr_json write_pyserini_json",
@@ -233,6 +240,7 @@ MINE_NEGATIVES = Signature(
         formats.CorpusSettings,
         encoding.TextSettings,
         encoding.ComputeSettings,
+        encoding.ServerSettings,
     ),
     excluded="run topics qrels train corpus output",
 )

@@ -37,7 +37,7 @@ from denserk.api.signatures import (
     model_options,
 )
 from denserk.config import finetuning, pretraining
-from denserk.config.encoding import ComputeSettings, TextSettings
+from denserk.config.encoding import ComputeSettings, ServerSettings, TextSettings
 from denserk.config.formats import (
     ConversionSettings,
     CorpusSettings,
@@ -103,6 +103,7 @@ def mine_negatives(
                 build(CorpusSettings, typed),
                 select(typed, TextSettings),
                 build(ComputeSettings, typed),
+                build(ServerSettings, typed),
             )
     examples = read_training(paths.output, paths.output_format)
     return _as_records(examples, paths.output_format)
@@ -167,6 +168,7 @@ def _mine_in_memory(
                 runs_by_query,
                 select(typed, TextSettings),
                 build(ComputeSettings, typed),
+                build(ServerSettings, typed),
             )
     return _as_records(examples, paths.output_format)
 

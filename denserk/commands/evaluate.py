@@ -15,7 +15,12 @@ from denserk.commands.options import command
 from denserk.config import benchmarks
 from denserk.config import evaluation as config
 from denserk.config.choosing import ChooseSettings
-from denserk.config.encoding import ComputeSettings, ModelOptions
+from denserk.config.encoding import (
+    ComputeSettings,
+    ModelOptions,
+    ServerSettings,
+    refuse_server,
+)
 from denserk.config.evaluation import EvalSettings, ReportSources
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import fields_of, reject_given
@@ -213,8 +218,8 @@ def _explanation_row(view: "View", measures: Sequence[str], places: int) -> list
 
 @command(
     "benchmark",
-    common="list runs model output against measures baseline min per_query format report hits "
-    "resume overwrite device dtype batch_tokens",
+    common="list runs model base_url output against measures baseline min per_query format report "
+    "hits resume overwrite device dtype batch_tokens",
 )
 def benchmark(
     paths: benchmarks.BenchmarkPaths,
@@ -222,6 +227,7 @@ def benchmark(
     make: benchmarks.MakeSettings,
     options: ModelOptions,
     corpus: CorpusSettings,
+    server: ServerSettings,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -260,8 +266,9 @@ def benchmark(
     if paths.model is not None:
         from denserk.tasks.benchmark import make_runs
 
-        make_runs(paths, make, options, corpus, requested_benchmarks)
+        make_runs(paths, make, options, corpus, requested_benchmarks, server)
     else:
+        refuse_server(server, None)
         _reject_model_options(make, options, corpus)
     if is_one_benchmark:
         _evaluate_on_one(paths, requested_benchmarks[0], settings)
@@ -409,9 +416,14 @@ def _printable_page(text: str) -> str:
 @command(
     "choose",
     common="corpus topics qrels output candidates measure budget train_qrels train_topics "
-    "test_qrels test_topics open_again alpha seed resume overwrite device",
+    "test_qrels test_topics open_again alpha seed resume overwrite device base_url",
 )
-def choose(settings: ChooseSettings, corpus: CorpusSettings, compute: ComputeSettings) -> None:
+def choose(
+    settings: ChooseSettings,
+    corpus: CorpusSettings,
+    compute: ComputeSettings,
+    server: ServerSettings,
+) -> None:
     """Choose the best retriever for documents and judged queries.
 
     denserk choose --corpus docs/ --topics q.tsv --qrels qrels.txt --output choice
@@ -421,7 +433,7 @@ def choose(settings: ChooseSettings, corpus: CorpusSettings, compute: ComputeSet
     from denserk.evaluation.choice_page import HEADER, table_row
     from denserk.tasks.choose import choose as task
 
-    choice = task(settings, corpus, compute)
+    choice = task(settings, corpus, compute, server)
     print_table(HEADER, [table_row(system, choice) for system in choice.systems])
     print_below_table(sentence(choice))
     _log_undecided_differences(choice)

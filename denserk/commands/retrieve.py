@@ -21,23 +21,27 @@ PRINTED_HITS = 10  # of a query, by default
 @command(
     "encode",
     common="model corpus topics output output_format resume update overwrite shard_id shard_num "
-    "representation l2_norm passage_max_length query_max_length device dtype int8 batch_size",
+    "representation l2_norm passage_max_length query_max_length device dtype int8 base_url",
 )
 def encode(
-    settings: encoding.EncodeSettings, corpus: CorpusSettings, options: encoding.ModelOptions
+    settings: encoding.EncodeSettings,
+    corpus: CorpusSettings,
+    options: encoding.ModelOptions,
+    server: encoding.ServerSettings,
 ) -> Any:
     """Encode passages or queries into vectors.
 
     denserk encode --model minilm --corpus corpus.jsonl --output vectors/
     denserk encode --model minilm --topics queries.tsv --output encoded-queries/
     """
-    from denserk.models.sentence_transformers_folder import look_for_encoder
+    if not encoding.is_served(settings.model):
+        from denserk.models.sentence_transformers_folder import look_for_encoder
 
-    look_for_encoder(settings.model)  # before torch is imported and the corpus is read
+        look_for_encoder(settings.model)  # before torch is imported and the corpus is read
     from denserk.tasks.encode import encode as task
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the number of threads is --workers
-    result = task(settings, corpus, options)
+    result = task(settings, corpus, options, server)
     copied = f"{result.copied:,} copied from {settings.update}, " if settings.update else ""
     rate = per_second(result.encoded / (result.seconds or 1))
     logger.info(
@@ -100,6 +104,7 @@ def search(
     text: Annotated[Given, encoding.TextSettings],
     compute: encoding.ComputeSettings,
     milvus: retrieval.CollectionSettings,
+    server: encoding.ServerSettings,
 ) -> Any:
     """Search an index and write a run, or print hits with their passages.
 
@@ -114,13 +119,15 @@ def search(
         from denserk.commands.lookup import print_hits
         from denserk.tasks.search import open_search
 
-        with open_search(paths, search_settings, representation, text, compute, milvus) as session:
+        with open_search(
+            paths, search_settings, representation, text, compute, milvus, server
+        ) as session:
             print_hits(paths, session)
         return None
     from denserk.tasks.search import search as task
 
     search_settings = retrieval.SearchSettings(**settings)
-    result = task(paths, search_settings, representation, text, compute, milvus)
+    result = task(paths, search_settings, representation, text, compute, milvus, server)
     speed = f"{result.queries / result.searching_seconds:,.1f} queries per second"
     logger.info(f"{paths.output}: {result.queries:,} queries, {result.hits:,} hits, {speed}")
     return result

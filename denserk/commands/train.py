@@ -7,7 +7,7 @@ from denserk.commands.options import command
 from denserk.commands.presets import print_preset, print_presets
 from denserk.config import finetuning
 from denserk.config import pretraining as config
-from denserk.config.encoding import ComputeSettings, TextSettings
+from denserk.config.encoding import ComputeSettings, ServerSettings, TextSettings
 from denserk.config.formats import CorpusSettings
 from denserk.config.mining import MiningPaths, MiningSettings, resolve_mining
 from denserk.config.options import Given, build
@@ -107,6 +107,7 @@ def mine_negatives(
     corpus: CorpusSettings,
     text: Annotated[Given, TextSettings],
     compute: ComputeSettings,
+    server: ServerSettings,
 ) -> Any:
     """Mine hard negatives from runs over training queries.
 
@@ -115,6 +116,7 @@ def mine_negatives(
     """
     from denserk.tasks.mine_negatives import mine_negatives as task
 
-    result = task(paths, resolve_mining(paths.preset, given), corpus, text, compute)
+    settings = resolve_mining(paths.preset, given)
+    result = task(paths, settings, corpus, text, compute, server)
     logger.info(f"{paths.output}: {result.queries:,} queries, {result.negatives:,} negatives")
     return result

@@ -23,7 +23,8 @@ class Source:
     """Source of a corpus, of topics or of qrels."""
 
     paths: tuple[str, ...]  # under $DENSERK_CACHE, also with `.gz`; the first existing one is used
-    name: str | None = None  # `irds:NAME` or `beir:NAME/SPLIT`; None if no package has it
+    # `irds:NAME`, `beir:NAME/SPLIT` or `hf:NAME:CONFIG/SPLIT`; None if no package has it
+    name: str | None = None
     fetched: bool = True  # whether that package can download it
 
     @property
@@ -40,6 +41,7 @@ class Corpus:
 
     name: str
     source: Source
+    id_field: str | None = None  # of the passage ids in a local copy; None: detected
     join: str = " "  # for models that do not record one
     query_max_length: int = 32
     passage_max_length: int = 128
@@ -58,6 +60,8 @@ class Benchmark:
     qrels: Source | None = None  # None if answers are matched instead
     answers: Source | None = None  # questions with answers
     remove_query: bool = False  # drop hits whose id is the query's own
+    # hits that the topics list as excluded_ids do not count, whatever made the run
+    exclude_listed: bool = False
     max_passage: bool = False  # rank documents by their best passage ("document#part")
     regex: bool = False  # answers are regular expressions
     labels: Mapping[Paper, str] = field(default_factory=dict)  # its name in a paper's tables
@@ -230,7 +234,8 @@ class BenchmarkPaths(Settings, kw_only=True):
         needs="output",
         completes="models",
     )
-    """Model to encode and search each benchmark with; its runs are written to --output."""
+    """Model, also openai:NAME, to encode and search each benchmark with; its runs are written to
+    --output."""
     output: str | None = option(None, metavar="DIR", needs="model")
     """Folder for the runs of --model."""
     against: tuple[Paper, ...] = option((), repeat=True, metavar="|".join(Paper))

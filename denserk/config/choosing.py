@@ -54,10 +54,10 @@ class ChooseSettings(ResumeSettings, kw_only=True):
     output: str = option(REQUIRED, metavar="DIR")
     """Folder for all that is built, and for the result: choice.json, index.html, runs and more."""
     candidates: tuple[str, ...] = option((), "--candidate", metavar="[NAME=]RETRIEVER", repeat=True)
-    """Retriever, repeatable: bm25, a model, a run file, an index folder; a hybrid bm25+minilm with
-    fitted weights, or 0.3*bm25+0.7*minilm; bm25>>RERANKER, or bm25%50>>RERANKER for its first 50
-    hits; finetune:minilm. [default: bm25, minilm, bm25+minilm; with --train-qrels finetune:minilm]
-    """
+    """Retriever, repeatable: bm25, a model (also openai:NAME), a run file, an index folder; a
+    hybrid bm25+minilm with fitted weights, or 0.3*bm25+0.7*minilm; bm25>>RERANKER, or
+    bm25%50>>RERANKER for its first 50 hits; finetune:minilm. [default: bm25, minilm, bm25+minilm;
+    with --train-qrels finetune:minilm]"""
     measure: str = option("nDCG@10", "-m", completes="measures")
     """Measure that decides, with values from 0 to 1."""
     budget: str | None = option(None, metavar="20min|2h|90s")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, NamedTuple
+from urllib.parse import urlsplit
 
 from denserk.config.formats import TopicsSettings
 from denserk.config.options import (
@@ -12,6 +13,7 @@ from denserk.config.options import (
     Settings,
     fields_of,
     option,
+    reject_given,
     setting,
 )
 from denserk.config.shared import DeviceSettings, ResumeSettings, ShardSettings
@@ -44,10 +46,21 @@ PACKAGED = {
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     )
 }
+# Prefix of models behind the URL of a server: openai:NAME.
+SERVED = "openai:"
 # Fields of `TextSettings` that these models' folders do not record.
 PUBLISHED_TEXT = {PUBLISHED["cocondenser"]: {"join": "sep"}}
 # Representation names without published weights -> the message for them.
 WITHOUT_WEIGHTS = {"mlr": "no weights of multi-layer representations are published; train a model"}
+
+
+def is_served(model: str | None) -> bool:
+    """Return whether a model is behind the URL of a server.
+
+    >>> is_served("openai:nomic-embed-text"), is_served("minilm"), is_served(None)
+    (True, False, False)
+    """
+    return model is not None and model.startswith(SERVED)
 
 
 class ModelLayout(StrEnum):
@@ -287,6 +300,49 @@ class ComputeSettings(DeviceSettings, PrecisionSettings):
         return default_batch_tokens(device, dtype)
 
 
+class ServerSettings(Settings, kw_only=True):
+    """Server: for a model openai:NAME, behind the URL of an OpenAI-compatible server."""
+
+    base_url: str | None = option(None, metavar="URL")
+    """openai:NAME: URL of the server, e.g. http://localhost:8000/v1. [default: the one that the
+    index, or the folder of --resume or --update, records]"""
+    api_key_variable: str = setting("OPENAI_API_KEY", nonempty=True)
+    """openai:NAME: environment variable that holds the server's key, if the server needs one."""
+    requests_at_once: int = setting(4, at_least=1)
+    """openai:NAME: requests that are sent at a time, each of --batch-size texts (default 32)."""
+    request_timeout: float = setting(60.0, above=0)
+    """openai:NAME: seconds to wait for an answer."""
+    request_retries: int = setting(8, at_least=0)
+    """openai:NAME: further attempts after no answer, status 429 or a status from 500 on."""
+
+    def _check(self) -> None:
+        if self.base_url is None:
+            return
+        hint = "for example --base-url http://localhost:8000/v1"
+        try:
+            parts = urlsplit(self.base_url)
+            has_host = bool(parts.hostname)
+            _ = parts.port  # a ValueError if it is no number
+        except ValueError:
+            has_host = False
+        # the text itself is not shown, as it may hold a password
+        if not has_host or parts.scheme not in ("http", "https"):
+            raise UsageError("--base-url: an http or https URL with a host is expected", hint)
+        if not self.base_url.isprintable() or " " in self.base_url:
+            raise UsageError("--base-url: a URL has no white space", hint)
+
+
+NO_SERVER = ServerSettings()
+
+
+def refuse_server(server: ServerSettings, model: str | None, option_name: str = "--model") -> None:
+    """Raise a UsageError for options of a server beside a model that is behind no URL."""
+    if is_served(model):
+        return
+    where = "no model is given" if model is None else f"{option_name} is {model}"
+    reject_given(server, why=f"only for a model openai:NAME, and {where}")
+
+
 class ModelOptions(NamedTuple):
     """Options of a model: given ones that replace its own settings, and of its computation."""
 
@@ -308,7 +364,8 @@ class EncodeSettings(TopicsSettings, ShardSettings, ResumeSettings, kw_only=True
         metavar="NAME|DIR|HUB_ID",
         completes="models",
     )
-    """Model: a short name (docs/models.md), a folder or a Hugging Face name."""
+    """Model: a short name (docs/models.md), a folder or a Hugging Face name; or openai:NAME, which
+    the server at --base-url computes."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME|-", either="topics")
     """Passages to encode: a file, a folder, irds:NAME, beir:NAME, or - for standard input."""
     output: str = option(REQUIRED, "--embeddings", "--encode-output-path", metavar="DIR|FILE|-")

@@ -98,7 +98,8 @@ class MiningSettings(ShardSettings):
     drop_literal: bool = setting(False)
     """Exclude hits whose text contains a positive's text, or is contained in one."""
     teacher: str | None = option(None, metavar="DIR|HUB_ID")
-    """Model whose scores replace those of the run, for margins and in the output."""
+    """Model, also openai:NAME, whose scores replace those of the run, for margins and in the
+    output."""
     skip_missing: bool = False
     """Skip and count missing passages and queries without hits instead of stopping."""
 

@@ -2,9 +2,9 @@
 
 A file or folder is recorded relative to the folder of the file that names it, as "./NAME" or
 "../NAME", so that a tree of folders can be moved, and nothing says where it lay. Names that are no
-paths (of the hub, short names of models, irds:NAME, "-") are recorded as they were given. A file
-that follows this rule says `paths: relative to this file`; those of older versions name files as
-they were given, relative to the working directory of the command.
+paths (of the hub, short names of models, irds:NAME, openai:NAME, "-") are recorded as they were
+given. A file that follows this rule says `paths: relative to this file`; those of older versions
+name files as they were given, relative to the working directory of the command.
 """
 
 import os
@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from denserk.config.encoding import SERVED
 
 MARK = "paths"  # the key that says how a file names others
 RELATIVE = "relative to this file"  # its value
@@ -47,7 +49,8 @@ NAME_FIELDS = {
 }
 # fields that name none, though fields within have such names: checksums, a benchmark
 FIELDS_WITHOUT_NAMES = {"sha256", "bytes", "suite"}
-COLLECTIONS = ("irds:", "beir:")
+# prefixes of names that are no paths: of collections, and of models behind a URL
+NOT_PATHS = ("irds:", "beir:", SERVED)
 STREAMS = re.compile(r"-|/dev/(std(in|out|err)|null|full|fd/.*)|/proc/.*")
 # what may stand around a path: hf:DIR:CONFIG/SPLIT, and a collection of Milvus in a local file
 PATH_WITHIN = re.compile(
@@ -166,8 +169,8 @@ def _may_be_path(name: str) -> bool:
 
 
 def _has_no_path(name: str) -> bool:
-    """Return whether a name is that of a stream or of a collection."""
-    return name.startswith(COLLECTIONS) or STREAMS.fullmatch(name) is not None
+    """Return whether a name is that of a stream, of a collection or of a model behind a URL."""
+    return name.startswith(NOT_PATHS) or STREAMS.fullmatch(name) is not None
 
 
 def _changed_path(name: str, change: Change) -> str:

@@ -156,7 +156,7 @@ class SearchPaths(TopicsSettings, RunOutput, kw_only=True):
         metavar="NAME|DIR|HUB_ID",
         completes="models",
     )
-    """Model that encodes the queries. [default: the model of the index]"""
+    """Model that encodes the queries, also openai:NAME. [default: the model of the index]"""
     encoded_queries: str | None = option(None, "--query-reps", metavar="DIR|FILE", excludes="model")
     """Query vectors instead of --model; with --topics, in the order of that file."""
     query: tuple[str, ...] = option(

@@ -12,8 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.config.encoding import Backend, ComputeSettings, Dtype, DtypeChoice
-from denserk.config.options import NOTHING
+from denserk.config.encoding import (
+    NO_SERVER,
+    Backend,
+    ComputeSettings,
+    Dtype,
+    DtypeChoice,
+    ServerSettings,
+    TextSettings,
+    is_served,
+    refuse_server,
+)
+from denserk.config.options import NOTHING, typed_values
 from denserk.config.retrieval import Metric
 from denserk.errors import MismatchError, UsageError
 from denserk.index.opening import SAME_MODEL, OpenedIndex
@@ -23,6 +33,7 @@ from denserk.io.model_files import can_be_on_hub
 from denserk.models import compiled_queries
 from denserk.models.canary import check_start
 from denserk.models.processor import cpu_computes_in, is_surely_cpu
+from denserk.models.served_encoder import SEARCH_FIELDS, ServedEncoder, refuse_computation
 from denserk.records import Query
 
 if TYPE_CHECKING:
@@ -51,6 +62,7 @@ def load_query_encoder(
     overrides: tuple[Mapping[str, Any], Mapping[str, Any]] = (NOTHING, NOTHING),
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
     *,
+    server: ServerSettings = NO_SERVER,
     force: bool = False,
     query_count: int = 1,
 ) -> QueryEncoder:
@@ -63,11 +75,15 @@ def load_query_encoder(
     Unless `compute` names a precision, queries are encoded in that of the passages. Another model
     than that of the passages is a MismatchError, and so is a model that is not the one that was
     saved, by its canary; with `force` both are used, and the latter is logged. `query_count` is the
-    number of queries that will be encoded together, as far as it is known.
+    number of queries that will be encoded together, as far as it is known. A model behind a URL is
+    at that of `server`, or else at the one that the index records.
     """
     # one query is encoded on one thread; its model is checked by texts one by one, so on one thread
     texts_at_once = 1 if query_count == 1 else 2
     model = name or _model_of_index(opened)
+    refuse_server(server, model)
+    if is_served(model):
+        return _reach_query_encoder(opened, model, overrides, compute, server, force=force)
     compute = as_index(opened, compute)
     if name is None:
         logger.info(f"queries are encoded by {model}, which encoded {opened.name}")
@@ -95,6 +111,50 @@ def load_query_encoder(
         logger.warning(f"{error.message} (searched all the same: --force)")
     compiled_queries.keep(encoder)
     return encoder
+
+
+def _reach_query_encoder(
+    opened: OpenedIndex,
+    model: str,
+    overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
+    compute: ComputeSettings,
+    server: ServerSettings,
+    *,
+    force: bool,
+) -> ServedEncoder:
+    """Reach the server of a model behind a URL, which must still have the model of the index."""
+    refuse_computation(model, compute, SEARCH_FIELDS)
+    representation, text = overrides
+    recorded_url = None
+    index_model = opened.model or {}
+    if index_model.get("name") == model:
+        recorded_url = index_model.get("base_url")
+        if not force:
+            representation = {**(index_model.get("representation") or {}), **representation}
+            text = {**_typed_text(index_model.get("text") or {}), **text}
+    encoder = ServedEncoder(model, representation, text, compute, server, recorded_url=recorded_url)
+    refuse_other_queries(
+        opened, encoder.dimension, encoder.description(), encoder.name, force=force
+    )
+    try:
+        _compare_control_vectors(opened, encoder)
+    except MismatchError as error:
+        if not force:
+            raise
+        logger.warning(f"{error.message} (searched all the same: --force)")
+    return encoder
+
+
+def _typed_text(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return settings of texts of a manifest in their types."""
+    return typed_values("the text settings of the index", values, TextSettings)
+
+
+def _compare_control_vectors(opened: OpenedIndex, encoder: ServedEncoder) -> None:
+    """Raise a MismatchError if a server has another model than the one that encoded an index."""
+    # a collection of a server has no folder and no version
+    with opened.versions[0].reading() if opened.versions else nullcontext():
+        encoder.compare_with_folder(Path(opened.names[0]))
 
 
 def _model_of_index(opened: OpenedIndex) -> str:

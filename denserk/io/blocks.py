@@ -184,9 +184,11 @@ def refuse_other_run(
 def _description_of_input(manifest: Manifest, key: str) -> dict[str, Any]:
     """Return the description of an input without what does not change its vectors.
 
-    A folder may have moved, and a precision is the same one whether it was certified or asked for.
+    A folder may have moved, and so may a server; a precision is the same one whether it was
+    certified or asked for.
     """
-    return {**(manifest.made_from.get(key) or {}), "name": None, "certificate": None}
+    unchanging = {"name": None, "base_url": None, "certificate": None}
+    return {**(manifest.made_from.get(key) or {}), **unchanging}
 
 
 @dataclass(frozen=True)

@@ -104,13 +104,17 @@ def write_canary(folder: Path, canary: Canary) -> None:
 
 def _record(text: CanaryText) -> dict[str, Any]:
     """Return a text as it stands in the file."""
-    stored_vectors = text.vectors.astype(STORED_TYPE).tobytes()
     return {
         "kind": text.kind,
         "text": text.text,
         "token_ids": text.token_ids,
-        "vector": base64.b64encode(stored_vectors).decode(),
+        "vector": encoded_vectors(text.vectors),
     }
+
+
+def encoded_vectors(vectors: Vectors) -> str:
+    """Return vectors (S, D) of a text in base64."""
+    return base64.b64encode(vectors.astype(STORED_TYPE).tobytes()).decode()
 
 
 def _as_json(value: Any) -> str:
@@ -144,7 +148,8 @@ def read_canary(folder: Path) -> Canary | None:
         if record["kind"] not in kinds:
             message = f"the kind {record['kind'][:40]!r} in text {number}"
             raise InputError(path, None, message, f"one of {', '.join(kinds)}", HINT)
-        vectors = _decoded(record["vector"], values["dimension"], f"text {number}", path)
+        name = f"text {number}"
+        vectors = decoded_vectors(record["vector"], values["dimension"], name, path, HINT)
         texts.append(CanaryText(record["kind"], record["text"], record["token_ids"], vectors))
     tolerances = _checked_tolerances(values["tolerances"], path)
     return Canary(kinds, texts, tolerances, values.get("denserk") or {})
@@ -176,17 +181,17 @@ def _checked_tolerances(values: Mapping[str, Any], path: Path) -> dict[str, floa
     return {precision: float(tolerance) for precision, tolerance in values.items()}
 
 
-def _decoded(encoded_vectors: str, dimension: int, name: str, path: Path) -> Vectors:
+def decoded_vectors(encoded: str, dimension: int, name: str, path: Path, hint: str) -> Vectors:
     """Return the vectors (S, D) of a text from base64; `name` is the text's in an error."""
     expected = f"base64 of vectors of {dimension} float32 numbers"
     try:
-        stored = base64.b64decode(encoded_vectors, validate=True)
+        stored = base64.b64decode(encoded, validate=True)
     except ValueError:
         raise InputError(
-            path, None, f"in {name} a vector that is no base64", expected, HINT
+            path, None, f"in {name} a vector that is no base64", expected, hint
         ) from None
     count, remainder = divmod(len(stored), 4 * dimension)
     if count == 0 or remainder:
         message = f"in {name} a vector of {len(stored)} bytes"
-        raise InputError(path, None, message, expected, HINT)
+        raise InputError(path, None, message, expected, hint)
     return np.frombuffer(stored, STORED_TYPE).astype(np.float32).reshape(count, dimension)

@@ -226,7 +226,8 @@ def find_records(
 def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]:
     """Return the corpus.jsonl of a BEIR folder, or all files with some endings, sorted by name.
 
-    There may be none. Subfolders, hidden files and the manifest are left out.
+    There may be none. Subfolders, hidden files and the manifest are left out. Without such a file,
+    they are the packed JSON files that have no ending but .gz.
     """
     beir_file = data_sets.plain_or_packed(folder, "corpus.jsonl")
     if beir_file is not None:
@@ -237,6 +238,21 @@ def corpus_files(folder: Path, endings: tuple[str, ...] = ENDINGS) -> list[Path]
         is_hidden = name.startswith(".")
         if has_ending and not is_hidden and name != MANIFEST and (folder / name).is_file():
             paths.append(folder / name)
+    return paths or _packed_records(folder)
+
+
+def _packed_records(folder: Path) -> list[Path]:
+    """Return the files msmarco_passage_00.gz, ... if the first one holds JSON records."""
+    paths = []
+    for path in sorted(folder.glob("*.gz")):
+        has_other_ending = "." in path.name.removesuffix(".gz")
+        if path.is_file() and not has_other_ending:
+            paths.append(path)
+    if not paths:
+        return []
+    with files.open_ahead(paths[0], part="corpus") as (data, _):
+        if FileHead(data, paths[0].name).record is None:  # perhaps documents of TREC
+            return []
     return paths
 
 

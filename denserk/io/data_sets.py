@@ -23,6 +23,7 @@ from denserk.extras import installed, require
 from denserk.io.durability import flush_names, flush_tree
 from denserk.io.files import STREAM, read_errors, write_errors
 from denserk.io.json_records import identifier
+from denserk.io.tables import HUB
 from denserk.records import NO_FIELDS, Passage, Query
 
 logger = logging.getLogger(__name__)
@@ -327,5 +328,7 @@ def _downloadable_name(source: Source) -> str | None:
     """Return the name by which a source is downloaded; None if it is not, or lacks its package."""
     if source.name is None or not source.fetched:
         return None
+    if source.name.startswith(HUB):  # by the package datasets, which denserk needs
+        return source.name
     package = "beir" if source.name.startswith(BEIR) else "ir_datasets"
     return source.name if installed(package) else None

@@ -107,6 +107,7 @@ SIZE = range(1, 2**63)
 _MODEL: Rule = {
     "name?": str,
     "fingerprint?": str,
+    "base_url?": str,  # of a model behind a URL
     "representation?": dict,
     "text?": dict,
     "queries_of?": dict,  # of a model again: see below

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from denserk.config.encoding import PACKAGED, PUBLISHED, WITHOUT_WEIGHTS
+from denserk.config.encoding import PACKAGED, PUBLISHED, WITHOUT_WEIGHTS, is_served
 from denserk.errors import (
     DenserkError,
     InputError,
@@ -95,6 +95,11 @@ def look_for_model(model: str) -> Path:
 
 def _locate(model: str, option: str, extra_files: Sequence[str] = ()) -> tuple[str, Path]:
     """Do as `find_model`, and log nothing."""
+    if is_served(model):
+        raise UsageError(
+            f"{option} {model}: the files of a model are needed here, not the URL of a server",
+            "encode, search, mine-negatives, benchmark and choose take a model openai:NAME",
+        )
     if Path(model).is_dir():
         return model, Path(model)
     if model in WITHOUT_WEIGHTS:

@@ -69,7 +69,7 @@ MANIFEST_FILE_PATTERNS = """
     manifest.json blocks*.jsonl block-[0-9]*.npy block-[0-9]*.docid block-[0-9]*.hash
     block-[0-9]*.jsonl tokens.jsonl
     word-frequencies.json index index.ivfdata docid vectors *.index.npy *.index.json
-    segments_* _*.* write.lock int8.xml int8.bin
+    segments_* _*.* write.lock int8.xml int8.bin control-vectors.json
 """
 TRAINING_FILE_PATTERNS = f"""
     {MODEL_FILE_PATTERNS} training.json config.yaml training.png events.out.tfevents.*

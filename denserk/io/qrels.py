@@ -24,7 +24,7 @@ from denserk.io.file_head import FileHead
 from denserk.io.json_records import Fields, list_keys
 from denserk.io.short_texts import columns_phrase, unquote_cell
 from denserk.io.tables import is_table
-from denserk.records import NO_SUBTOPIC, Qrel
+from denserk.records import GOLD_IDS, NO_SUBTOPIC, Qrel
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,13 @@ QREL_COLUMNS = {
 }
 # what two other formats of JSON hold: lists without grades, and lines or an array of records
 LISTED_QRELS = "one JSON object: {query: [relevant passages]}"
-QREL_KEYS = "query-id|query_id|qid with corpus-id|corpus_id|docid with score|relevance"
+QREL_KEYS = (
+    "query-id|query_id|qid with corpus-id|corpus_id|docid with score|relevance; or id with "
+    f"{GOLD_IDS}"
+)
+# JSON records of these keys alone are relevant passages (NanoBEIR); the keys of other names may be
+# those of a run without scores
+UNGRADED_KEYS = {"query-id", "corpus-id"}
 # what the columns hold if no header says so
 QREL_ORDERS = {
     QrelsFormat.TREC: (Column.QUERY_ID, Column.ITERATION, Column.PASSAGE_ID, Column.GRADE),
@@ -333,14 +339,22 @@ def _format_of_width(
 def _qrels_records(
     rows: Iterable[json_records.Numbered], path: str | Path, qrels_format: QrelsFormat | None
 ) -> Iterator[QrelRow]:
-    """Yield judgments of JSON records; BEIR's have no sub-topics."""
+    """Yield judgments of JSON records; BEIR's have no sub-topics.
+
+    A query that lists its relevant passages (BRIGHT), and a pair of query and passage without any
+    other key (NanoBEIR), have no grades: they count as 1.
+    """
     for line, record in rows:
         fields = Fields(record, path, line)
+        if GOLD_IDS in fields:
+            yield from _gold_passages(fields)
+            continue
         filled_keys = (key for key in record if key in fields)  # whose values are not null
         keys = column_names.columns_by_meaning(filled_keys, Table.QRELS)
-        if not column_names.has_required_columns(keys.keys(), Table.QRELS):
+        is_ungraded = record.keys() == UNGRADED_KEYS
+        if not is_ungraded and not column_names.has_required_columns(keys.keys(), Table.QRELS):
             raise fields.error(f"the columns {list_keys(record)}", QREL_KEYS)
-        grade = record[keys[Column.GRADE]]
+        grade = 1 if is_ungraded else record[keys[Column.GRADE]]
         if isinstance(grade, float) and grade.is_integer():
             grade = int(grade)
         subtopic = NO_SUBTOPIC
@@ -353,6 +367,17 @@ def _qrels_records(
             str(grade),
             subtopic,
         )
+
+
+def _gold_passages(fields: Fields) -> Iterator[QrelRow]:
+    """Yield the relevant passages that a query lists, with grade 1."""
+    keys = column_names.columns_by_meaning(fields.record, Table.QUERIES)
+    qid_key = keys.get(Column.QUERY_ID)
+    if qid_key is None or qid_key not in fields:
+        raise fields.error(f"{GOLD_IDS} and no id", f"the id of the query beside {GOLD_IDS}")
+    qid = fields.identifier(qid_key)
+    for docid in fields.identifiers(GOLD_IDS):
+        yield QrelRow(fields.line, qid, docid, "1")
 
 
 def read_qrels_map(source: str | Path) -> dict[str, dict[str, int]]:

@@ -128,12 +128,16 @@ def _short_texts() -> tuple[str, ...]:
 
 def canary_texts(kind: str, max_length: int) -> list[str]:
     """Return the texts of a kind; the last is longer than `max_length` tokens, up to `LONGEST`."""
-    texts = _short_texts()
-    half = len(texts) // 2
-    texts_of_kind = texts[:half] if kind == QUERY else texts[half:]
     # each word is at least one token
     words = islice(cycle(WORDS.split()), min(max_length, LONGEST) + 8)
-    return [*texts_of_kind, " ".join(words)]
+    return [*short_texts(kind), " ".join(words)]
+
+
+def short_texts(kind: str) -> Sequence[str]:
+    """Return the short texts of a kind."""
+    texts = _short_texts()
+    half = len(texts) // 2
+    return texts[:half] if kind == QUERY else texts[half:]
 
 
 def kind_settings(
@@ -216,7 +220,7 @@ def _unit(vectors: Vectors) -> NDArray[np.float64]:
     return units
 
 
-class _NormChange(NamedTuple):
+class NormChange(NamedTuple):
     """The length of a vector and the one that was saved."""
 
     norm: float
@@ -228,12 +232,12 @@ class _NormChange(NamedTuple):
         return abs(self.norm - self.saved_norm) / max(self.saved_norm, SMALLEST)
 
 
-def _largest_norm_change(vectors: Sequence[Vectors], saved: Sequence[Vectors]) -> _NormChange:
+def largest_norm_change(vectors: Sequence[Vectors], saved: Sequence[Vectors]) -> NormChange:
     """Return the lengths of the vector whose length changed most."""
     norms = np.linalg.norm(np.concatenate(vectors).astype(np.float64), axis=1)
     saved_norms = np.linalg.norm(np.concatenate(saved).astype(np.float64), axis=1)
     changes = [
-        _NormChange(norm, saved_norm)
+        NormChange(norm, saved_norm)
         for norm, saved_norm in zip(norms.tolist(), saved_norms.tolist(), strict=True)
     ]
     return max(changes, key=lambda change: change.relative)
@@ -289,7 +293,7 @@ class _SideComparison:
         saved = [text.vectors for text in texts]
         if max(cosine_distances(vectors, saved)) > self.tolerance:
             return False
-        return _largest_norm_change(vectors, saved).relative <= math.sqrt(self.tolerance)
+        return largest_norm_change(vectors, saved).relative <= math.sqrt(self.tolerance)
 
     def vector_difference(
         self, vectors: Sequence[Vectors], texts: Sequence[CanaryText]
@@ -300,7 +304,7 @@ class _SideComparison:
         saved = [text.vectors for text in texts]
         distance = max(cosine_distances(vectors, saved))
         if distance <= self.tolerance:
-            change = _largest_norm_change(vectors, saved)
+            change = largest_norm_change(vectors, saved)
             message = f"a vector has the length {change.norm:.4g}, and had {change.saved_norm:.4g}"
             return Difference(Stage.NORMALISATION, message)
         changed_settings = self._changed_representation()

@@ -12,6 +12,7 @@ import logging
 import math
 import shutil
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 from denserk.config import benchmarks as config
 from denserk.config import encoding, retrieval
 from denserk.config.benchmarks import Benchmark
-from denserk.config.evaluation import EvalSettings
+from denserk.config.evaluation import EvalSettings, RunOrder
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json
 from denserk.config.values import plain
@@ -31,17 +32,26 @@ from denserk.io import manifest as manifests
 from denserk.io.blocks import refuse_other_run
 from denserk.io.data_sets import find_parts
 from denserk.io.durability import flush_names
+from denserk.io.exclusions import listed_exclusions
 from denserk.io.files import STREAM, write_errors
 from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest, write_manifest
 from denserk.io.model_files import find_model, without_revision
 from denserk.io.outputs import MANIFEST, refuse_occupied
+from denserk.io.runs import read_run_scores
+from denserk.io.topics import read_queries
 from denserk.models import devices
-from denserk.models.model_folder import read_model_folder
+from denserk.models.model_folder import StoredModel, read_model_folder
 from denserk.models.precision import is_bfloat16_tried
+from denserk.models.served_encoder import fingerprint_of_name
 from denserk.models.text_encoder import TextEncoder
 from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
-from denserk.tasks.evaluate import evaluate
+from denserk.tasks.evaluate import (
+    evaluate,
+    evaluate_runs,
+    read_relevance_judgments,
+    read_runs,
+)
 from denserk.tasks.search import search
 
 logger = logging.getLogger(__name__)
@@ -57,9 +67,13 @@ def make_runs(
     options: encoding.ModelOptions,
     corpus: CorpusSettings,
     benchmarks: Sequence[Benchmark],
+    server: encoding.ServerSettings = encoding.NO_SERVER,
 ) -> None:
-    """Encode, index and search benchmarks with a model, one after the other."""
-    maker = RunMaker(paths, settings, options, corpus)
+    """Encode, index and search benchmarks with a model, one after the other.
+
+    `server` is for a model behind a URL.
+    """
+    maker = RunMaker(paths, settings, options, corpus, server)
     maker.make(benchmarks)
 
 
@@ -72,13 +86,19 @@ class RunMaker:
         settings: config.MakeSettings,
         options: encoding.ModelOptions,
         corpus: CorpusSettings,
+        server: encoding.ServerSettings,
     ) -> None:
+        encoding.refuse_server(server, paths.model)
+        self._server = server
         self._output = Path(paths.output or "")
         self._settings = settings
         self._options = options
         self._corpus_settings = corpus
-        self._model, folder = find_model(paths.model or "")
-        self._stored_model = read_model_folder(folder)
+        self._model = paths.model or ""
+        self._stored_model: StoredModel | None = None  # a model behind a URL has no folder
+        if not encoding.is_served(self._model):
+            self._model, folder = find_model(self._model)
+            self._stored_model = read_model_folder(folder)
         # that the model may compute in bfloat16 on a CPU, if `--dtype auto` has tried
         self._certificate: Mapping[str, Any] | None = None
         self._search_settings = retrieval.SearchSettings(
@@ -114,13 +134,17 @@ class RunMaker:
 
         `parts` are the paths, or names, of its corpus and topics.
         """
-        text = self._text_settings(benchmark)
-        logger.info(
-            f"{benchmark.name} ({position}): queries of {text['query_max_length']} tokens, "
-            f"passages of {text['passage_max_length']}"
-        )
+        text = dict(self._options.text)
+        lengths = ""
+        if self._stored_model is not None:
+            text = self._text_settings(benchmark, self._stored_model)
+            lengths = (
+                f": queries of {text['query_max_length']} tokens, passages of "
+                f"{text['passage_max_length']}"
+            )
+        logger.info(f"{benchmark.name} ({position}){lengths}")
         options = self._options._replace(text=text)
-        index = self._build_index(self._corpus_folder(benchmark), parts["corpus"], options)
+        index = self._build_index(benchmark, parts["corpus"], options)
         run = str(self._run_of(benchmark))
         search_settings = replace(
             self._search_settings,
@@ -130,40 +154,34 @@ class RunMaker:
         search_paths = retrieval.SearchPaths(
             index=(str(index),), topics=parts["topics"], model=self._model, output=run
         )
-        search(search_paths, search_settings, options.representation, options.text, options.compute)
+        search(
+            search_paths,
+            search_settings,
+            options.representation,
+            options.text,
+            options.compute,
+            server=self._server,
+        )
         manifest = read_manifest(run, Kind.RUN)
         made_from = {**manifest.made_from, SUITE: _origin(benchmark)}
         write_manifest(run, replace(manifest, made_from=made_from))
 
-    def _text_settings(self, benchmark: Benchmark) -> dict[str, Any]:
+    def _text_settings(self, benchmark: Benchmark, stored: StoredModel) -> dict[str, Any]:
         """Return the text settings: those given, else the benchmark's within the model's lengths.
 
         How title and text are joined is the benchmark's only if neither the model's folder has
         settings, nor denserk has those that it was published with.
         """
         corpus = benchmark.corpus
-        longest = self._longest_text
+        longest = longest_text(stored)
         text: dict[str, Any] = {
             "query_max_length": min(corpus.query_max_length, longest),
             "passage_max_length": min(corpus.passage_max_length, longest),
         }
         published = encoding.PUBLISHED_TEXT.get(without_revision(self._model), {})
-        if not self._stored_model.has_settings and "join" not in published:
+        if not stored.has_settings and "join" not in published:
             text["join"] = corpus.join
         return {**text, **self._options.text}
-
-    @property
-    def _longest_text(self) -> float:
-        """The most tokens of a text: the model's positions, or fewer if its authors say so.
-
-        A folder of sentence-transformers names the length at which its published figures are
-        measured.
-        """
-        longest = self._stored_model.passage.max_length or math.inf
-        foreign = self._stored_model.foreign
-        if foreign is not None and foreign.has_length:
-            longest = min(longest, foreign.text.passage_max_length)
-        return longest
 
     def _corpus_folder(self, benchmark: Benchmark) -> Path:
         """Return the folder of a corpus' vectors and index."""
@@ -195,7 +213,8 @@ class RunMaker:
         elif not (has_runs and self._settings.overwrite):
             # --overwrite replaces runs alone, no other content of a folder
             refuse_occupied(self._output, overwrite=False)
-        self._choose_precision(started)
+        if self._stored_model is not None:
+            self._choose_precision(started, self._stored_model)
         manifest = self._unfinished_manifest()
         if started is not None:
             refuse_other_run(self._output, started, manifest, ["model"])
@@ -206,7 +225,7 @@ class RunMaker:
         write_manifest(self._output, manifest)
         return manifest
 
-    def _choose_precision(self, started: Manifest | None) -> None:
+    def _choose_precision(self, started: Manifest | None, stored: StoredModel) -> None:
         """Decide `--dtype auto` for all corpora and queries, so that all runs share a precision.
 
         It is that of the started runs, or chosen by device and model.
@@ -218,15 +237,15 @@ class RunMaker:
         if started is not None:
             dtype = manifests.recorded_dtype(started)
         else:
-            dtype = self._automatic_precision()
+            dtype = self._automatic_precision(stored)
         compute = replace(self._options.compute, dtype=encoding.DtypeChoice(dtype))
         self._options = self._options._replace(compute=compute)
 
-    def _automatic_precision(self) -> encoding.Dtype:
+    def _automatic_precision(self, stored: StoredModel) -> encoding.Dtype:
         """Return the precision that the device is fast in, and that the model is certified for."""
         compute = self._options.compute
         device = devices.use_device(compute.device)
-        backbone = self._stored_model.passage.architecture.model_type
+        backbone = stored.passage.architecture.model_type
         if not is_bfloat16_tried(compute.dtype, device, backbone):
             return devices.choose_precision(compute.dtype, device)
         encoder = TextEncoder(self._model, *self._options)  # compares bfloat16 with float32
@@ -240,13 +259,14 @@ class RunMaker:
             "search": as_json(self._search_settings),
             "representation": {name: plain(value) for name, value in representation.items()},
             "text": {name: plain(value) for name, value in self._options.text.items()},
-            "dtype": self._options.compute.dtype.value,
             **as_json(self._corpus_settings),
         }
-        model: dict[str, Any] = {
-            "name": self._model,
-            "fingerprint": self._stored_model.fingerprint(),
-        }
+        if self._stored_model is None:
+            fingerprint = fingerprint_of_name(self._model)
+        else:
+            fingerprint = self._stored_model.fingerprint()
+            settings["dtype"] = self._options.compute.dtype.value
+        model: dict[str, Any] = {"name": self._model, "fingerprint": fingerprint}
         if self._certificate is not None:
             model["certificate"] = self._certificate
         return Manifest(Kind.RUNS, False, settings, {"model": model})
@@ -263,8 +283,19 @@ class RunMaker:
                     beside(run).unlink()
             flush_names(self._output)  # before the new manifest, which is not that of old runs
 
-    def _build_index(self, folder: Path, source: str, options: encoding.ModelOptions) -> Path:
+    def _settings_of_corpus(self, benchmark: Benchmark, source: str) -> CorpusSettings:
+        """Return how a corpus is read: of a local copy, the key of the ids may be the recipe's."""
+        id_field = benchmark.corpus.id_field
+        is_local = Path(source).exists()
+        if id_field is None or not is_local or self._corpus_settings.id_field is not None:
+            return self._corpus_settings
+        return replace(self._corpus_settings, id_field=id_field)
+
+    def _build_index(
+        self, benchmark: Benchmark, source: str, options: encoding.ModelOptions
+    ) -> Path:
         """Encode a corpus and build its index, unless that is done; return the index's folder."""
+        folder = self._corpus_folder(benchmark)
         index = folder / "index"
         is_started = (index / MANIFEST).is_file()
         if is_started and read_manifest(index, Kind.INDEX, unfinished=True).complete:
@@ -273,10 +304,23 @@ class RunMaker:
         encode_settings = encoding.EncodeSettings(
             model=self._model, corpus=source, output=str(vectors), resume=vectors.is_dir()
         )
-        encode(encode_settings, self._corpus_settings, options)
+        corpus_settings = self._settings_of_corpus(benchmark, source)
+        encode(encode_settings, corpus_settings, options, self._server)
         paths = retrieval.IndexPaths(input=(str(vectors),), output=str(index), resume=True)
         build_index(paths, retrieval.IndexSettings())  # exact, by default
         return index
+
+
+def longest_text(stored: StoredModel) -> float:
+    """Return the most tokens of a text: the model's positions, or fewer if its authors say so.
+
+    A folder of sentence-transformers names the length at which its published figures are measured.
+    """
+    longest = stored.passage.max_length or math.inf
+    foreign = stored.foreign
+    if foreign is not None and foreign.has_length:
+        longest = min(longest, foreign.text.passage_max_length)
+    return longest
 
 
 def _origin(benchmark: Benchmark) -> dict[str, str]:
@@ -311,6 +355,9 @@ def _evaluate_beside(
     for run in runs:
         _refuse_other_benchmark(run, benchmark)
     settings = _settings_of(benchmark, settings, published_rows)
+    if benchmark.exclude_listed:
+        parts = find_parts([benchmark], ["qrels", "topics"])[benchmark.name]
+        return _evaluate_without_listed(runs, parts["qrels"], parts["topics"], settings)
     if benchmark.answers is None:
         qrels = find_parts([benchmark], ["qrels"])[benchmark.name]["qrels"]
         return evaluate(runs, qrels, settings)
@@ -318,6 +365,36 @@ def _evaluate_beside(
 
     parts = find_parts([benchmark], ["answers", "corpus"])[benchmark.name]
     return evaluate_answers(runs, parts["answers"], parts["corpus"], settings)
+
+
+def _evaluate_without_listed(
+    runs: Sequence[str], qrels: str, topics: str, settings: EvalSettings
+) -> EvaluationResult:
+    """Evaluate runs without the hits that topics list as excluded.
+
+    Runs of denserk do not have them; those of other tools may.
+    """
+    excluded = listed_exclusions(read_queries(topics), topics)
+    judgments = read_relevance_judgments(qrels, settings)
+    by_rank = settings.order is RunOrder.RANK
+    named_hits = []
+    for name, run in zip(short_names(runs), runs, strict=True):
+        hits_by_query = read_run_scores(run, by_rank=by_rank)
+        kept_hits = {}
+        removed_count = 0
+        for qid, hits in hits_by_query.items():
+            kept_hits[qid] = without_docids(hits, excluded.get(qid, frozenset()))
+            removed_count += len(hits) - len(kept_hits[qid])
+        if removed_count:
+            logger.info(f"{run}: {removed_count:,} hits that {topics} excludes do not count")
+        named_hits.append((name, kept_hits))
+    named_runs = read_runs(named_hits, judgments.grades, settings)
+    return evaluate_runs(named_runs, judgments, settings)
+
+
+def without_docids(hits: Mapping[str, float], docids: AbstractSet[str]) -> dict[str, float]:
+    """Return the hits of a query without some passages."""
+    return {docid: score for docid, score in hits.items() if docid not in docids}
 
 
 def _refuse_other_benchmark(run: str, benchmark: Benchmark) -> None:

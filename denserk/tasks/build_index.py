@@ -45,6 +45,7 @@ from denserk.index.scripts import SAMPLE, language_of_corpus
 from denserk.index.terms import analyzer_of
 from denserk.io import manifest
 from denserk.io.blocks import Texts
+from denserk.io.control_vectors import CONTROL_FILE
 from denserk.io.corpus import read_passages, with_used_fields
 from denserk.io.outputs import MANIFEST, named_paths, refuse_inputs, whole_folder
 from denserk.io.vector_formats import is_flat, map_flat
@@ -113,7 +114,7 @@ def build_index(
     versions = Versions.of([] if is_bm25 else folders)
     with versions.reading():
         plan = _plan(paths, inputs, settings, bm25, corpus, show_types)
-        contents = _build(paths, plan, versions, int8_source=Path(inputs[0]))
+        contents = _build(paths, plan, versions, model_source=Path(inputs[0]))
     return IndexResult(
         count=contents["count"],
         bytes=folder_bytes(Path(paths.output)),
@@ -151,12 +152,13 @@ def _plan(
 
 
 def _build(
-    paths: IndexPaths, plan: Plan, versions: Versions, *, int8_source: Path
+    paths: IndexPaths, plan: Plan, versions: Versions, *, model_source: Path
 ) -> Mapping[str, Any]:
     """Build what is planned, unless it is there already; return the manifest's contents.
 
     The index is built in a temporary folder, which replaces the output once it is complete and
-    `versions` of the inputs are unchanged. `int8_source` is the input that may have an int8 model.
+    `versions` of the inputs are unchanged. `model_source` is the input that may have an int8 model
+    or control vectors.
     """
     planned = manifest.Manifest(manifest.Kind.INDEX, False, plan.recorded_settings, plan.made_from)
     output = Path(paths.output)
@@ -169,7 +171,7 @@ def _build(
         overwrite = True  # an unfinished index is of no use: it starts over
     with whole_folder(output, overwrite=overwrite) as folder:
         contents = plan.fill(folder)
-        _copy_int8_model(int8_source, folder)
+        _copy_model_files(model_source, folder)
         files = [path for path in sorted(folder.iterdir()) if path.is_file()]
         contents["sha256"] = {path.name: manifest.file_sha256(path) for path in files}
         contents["bytes"] = {path.name: path.stat().st_size for path in files}
@@ -178,9 +180,12 @@ def _build(
     return contents
 
 
-def _copy_int8_model(source: Path, folder: Path) -> None:
-    """Copy the int8 model that encoded the vectors, if there is one: it encodes queries, too."""
-    for name in (INT8_MODEL, INT8_WEIGHTS):
+def _copy_model_files(source: Path, folder: Path) -> None:
+    """Copy what a search needs of the model that encoded the vectors, if it is there.
+
+    An int8 model encodes queries, too; control vectors show whether a server still has the model.
+    """
+    for name in (INT8_MODEL, INT8_WEIGHTS, CONTROL_FILE):
         if (source / name).is_file():
             shutil.copyfile(source / name, folder / name)
 

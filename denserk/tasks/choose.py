@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from denserk.config.choosing import ChooseSettings
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import NO_SERVER, ComputeSettings, ServerSettings
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.options import as_json
 from denserk.errors import UsageError
@@ -59,6 +59,7 @@ from denserk.tasks.choose_inputs import (
     RetrieverFactory,
     System,
     check_relevant_passages,
+    check_server,
     deciding_measure,
     parse_candidates,
     read_judged_queries,
@@ -90,19 +91,25 @@ def choose(
     settings: ChooseSettings,
     corpus: CorpusSettings = DETECTED,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
+    server: ServerSettings = NO_SERVER,
 ) -> Choice:
-    """Build and compare retrievers on judged queries; write the decision to a folder."""
+    """Build and compare retrievers on judged queries; write the decision to a folder.
+
+    `server` is that of all candidates behind a URL.
+    """
     deadline = None
     if settings.budget_seconds is not None:
         deadline = time.monotonic() + settings.budget_seconds
     measure = deciding_measure(settings.measure)
     candidates = parse_candidates(settings)
+    check_server(candidates, server, settings)
     queries = _read_queries(settings)
     with scratch_folder("choose") as scratch, ExitStack() as opened:
         inputs = SharedInputs(
             settings=settings,
             corpus=corpus,
             compute=compute,
+            server=server,
             folder=Path(settings.output),
             scratch=scratch,
             measure=measure,

@@ -11,7 +11,7 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,11 +20,14 @@ import numpy as np
 from denserk.config import finetuning
 from denserk.config.choosing import ChooseSettings
 from denserk.config.encoding import (
+    NO_SERVER,
     ComputeSettings,
     Dtype,
     DtypeChoice,
     EncodeSettings,
     ModelOptions,
+    ServerSettings,
+    is_served,
 )
 from denserk.config.formats import CorpusSettings, RunFormat
 from denserk.config.mining import MiningPaths, MiningSettings
@@ -66,6 +69,7 @@ from denserk.io.model_files import look_for_model
 from denserk.io.outputs import JOURNAL, MANIFEST, training_folder
 from denserk.io.runs import RunLookup
 from denserk.io.short_texts import first_names
+from denserk.models.embeddings_client import parse_server_url
 from denserk.records import Query, best_first
 from denserk.tasks.choose_json import read_json, write_json
 
@@ -96,9 +100,20 @@ class SharedInputs:
     scratch: Path  # a temporary folder
     measure: Measure
     opened: ExitStack  # closes what retrievers have opened
+    server: ServerSettings = NO_SERVER  # of candidates behind a URL
     train_qrels: str | None = None  # the judgments that models are trained on
     # checksums of the topics and of the judgments that models are trained on
     training_queries: Mapping[str, str] = field(default_factory=dict)
+
+    def compute_of(self, model: str | None) -> ComputeSettings:
+        """Return the settings of a model's computation: a server takes few of them."""
+        if is_served(model):
+            return ComputeSettings(batch_size=self.compute.batch_size)
+        return self.compute
+
+    def server_of(self, model: str | None) -> ServerSettings:
+        """Return the server of a model; nothing of it is for a model that is loaded here."""
+        return self.server if is_served(model) else NO_SERVER
 
 
 @dataclass(frozen=True)
@@ -125,8 +140,16 @@ class RebuildCommands:
         self.folder = "winner"
         self.corpus_words = [self.settings.corpus, *words_of_options(inputs.corpus)]
         self.compute_words = words_of_options(inputs.compute)
+        self._inputs = inputs
         self.topics_words = self.words_of_topics(self.settings.topics)
         self.lines: list[str] = []
+
+    def words_of_model(self, model: str | None) -> list[str]:
+        """Return the options of a model's computation, and of its server; no secret is in them."""
+        server = self._inputs.server_of(model)
+        if server.base_url is not None:
+            server = replace(server, base_url=parse_server_url(server.base_url).public)
+        return [*words_of_options(self._inputs.compute_of(model)), *words_of_options(server)]
 
     def words_of_topics(self, topics: str) -> list[str]:
         """Return the value of --topics and the options by which topics are read."""
@@ -384,7 +407,13 @@ class IndexFolder(Retriever):
                 output=f"{self.name}.trec",  # required, and not written
             )
             search_settings = SearchSettings(hits=settings.hits)
-            session = open_search(paths, search_settings, compute=self.inputs.compute)
+            model = self.encoding_model
+            session = open_search(
+                paths,
+                search_settings,
+                compute=self.inputs.compute_of(model),
+                server=self.inputs.server_of(model),
+            )
             self._sessions[topics] = self.inputs.opened.enter_context(session)
         return self._sessions[topics]
 
@@ -394,6 +423,11 @@ class IndexFolder(Retriever):
         session = self._session(self.inputs.settings.topics)
         [index] = session.opened.descriptions()
         return {"index": index, "model": session.prepared.model}
+
+    @property
+    def encoding_model(self) -> str | None:
+        """The name of the model that encoded the index, if its manifest has one."""
+        return encoding_model_of(self.index)
 
     @property
     def bytes_per_passage(self) -> float | None:
@@ -412,9 +446,19 @@ class IndexFolder(Retriever):
         """Add the search of an index; return the run."""
         run = commands.path(f"{self.name}.trec")
         hits = str(commands.settings.hits)
-        words = ["--topics", *commands.topics_words, "--hits", hits, *commands.compute_words]
+        model_words = commands.words_of_model(self.encoding_model)
+        words = ["--topics", *commands.topics_words, "--hits", hits, *model_words]
         commands.add("search", "--index", index, *words, "--output", run)
         return run
+
+
+def encoding_model_of(index: str) -> str | None:
+    """Return the name of the model that encoded an index or vectors, if a manifest has one."""
+    manifest_file = beside(index)
+    if not manifest_file.is_file():
+        return None
+    model = model_of(read_any_manifest(manifest_file)) or {}
+    return model.get("name")
 
 
 def index_checksums(index: str) -> dict[str, str]:
@@ -499,9 +543,11 @@ class Encoder(BuiltIndex):
             output=self.index,
             resume=beside(self.index).is_file(),
         )
-        options = ModelOptions(text=self.text_options, compute=self.inputs.compute)
+        compute = self.inputs.compute_of(self.model)
+        options = ModelOptions(text=self.text_options, compute=compute)
+        server = self.inputs.server_of(self.model)
         with keeping_what_is_built(self.inputs.folder):
-            encode(settings, self.inputs.corpus, options)
+            encode(settings, self.inputs.corpus, options, server)
         super().prepare()
 
     def rebuild(self, commands: RebuildCommands) -> str:
@@ -512,7 +558,8 @@ class Encoder(BuiltIndex):
     def add_encoding(self, commands: RebuildCommands, model: str) -> str:
         """Add the encoding of the corpus by a model; return the folder of vectors."""
         vectors = commands.path(self.name)
-        words = ["--model", model, "--corpus", *commands.corpus_words, *commands.compute_words]
+        words = ["--model", model, "--corpus", *commands.corpus_words]
+        words += commands.words_of_model(model)
         for name, value in self.text_options.items():
             words += [f"--{name.replace('_', '-')}", str(value)]
         commands.add("encode", *words, "--output", vectors)

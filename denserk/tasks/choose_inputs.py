@@ -18,6 +18,7 @@ from denserk.config.candidate_expressions import (
     parse_candidate,
 )
 from denserk.config.choosing import ChooseSettings
+from denserk.config.encoding import ServerSettings, is_served, refuse_server
 from denserk.config.formats import Kind as FileKind
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.evaluator import HIDDEN_ENDINGS
@@ -45,6 +46,7 @@ from denserk.tasks.choose_candidates import (
     Retriever,
     RunFile,
     SharedInputs,
+    encoding_model_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -142,6 +144,8 @@ def _check_name(name: str, settings: ChooseSettings) -> None:
 
 def _check_model(name: str) -> None:
     """Raise an error unless a name is a model folder, or a model on the hub that can be read."""
+    if is_served(name):  # its server is asked when it encodes
+        return
     if not Path(name).exists() and not can_be_on_hub(name):
         raise UsageError(f"--candidates {name}: no such file or folder", EXAMPLES)
     find_model(name, "--candidates")
@@ -158,6 +162,40 @@ def _check_reranker(model: str) -> None:
             "train one (denserk finetune --representation cross-encoder), or name a published one"
         )
         raise UsageError(message, hint)
+
+
+def check_server(
+    candidates: Sequence[Candidate], server: ServerSettings, settings: ChooseSettings
+) -> None:
+    """Raise a UsageError for a server that no candidate has, and for one that is missing."""
+    names: list[str] = []
+    for candidate in candidates:
+        names += names_in(candidate.expression)
+    served_models = [name for name in names if is_served(name)]
+    served_indexes = [
+        name for name in names if is_index(name) and is_served(encoding_model_of(name))
+    ]
+    if served_models and server.base_url is None and not settings.resume:
+        raise UsageError(
+            f"--candidates {served_models[0]} needs the URL of its server",
+            "add --base-url, for example http://localhost:8000/v1",
+        )
+    if not served_models and not served_indexes:
+        refuse_server(server, names[0], "--candidates")
+
+
+def names_in(expression: Expression) -> list[str]:
+    """Return the names of the retrievers in an expression, without those of rerankers."""
+    match expression:
+        case Name(name):
+            return [name]
+        case Cut(retriever, _) | Rerank(retriever, _):
+            return names_in(retriever)
+        case Sum(retrievers, _):
+            names: list[str] = []
+            for retriever in retrievers:
+                names += names_in(retriever)
+            return names
 
 
 def is_index(name: str) -> bool:

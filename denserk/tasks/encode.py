@@ -23,20 +23,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.encoding import (
+    NO_SERVER,
     Backend,
     ComputeSettings,
     Dtype,
     DtypeChoice,
     EncodeSettings,
     ModelOptions,
+    ServerSettings,
     VectorFormat,
+    is_served,
+    refuse_server,
 )
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json
-from denserk.data.batches import PlannedTexts
 from denserk.errors import MismatchError, UsageError
 from denserk.io import blocks
 from denserk.io.blocks import Block, Finished, Hashes, Texts
+from denserk.io.control_vectors import CONTROL_FILE, write_control_vectors
 from denserk.io.corpus import read_passages, with_used_fields
 from denserk.io.files import STREAM, refuse_folder
 from denserk.io.manifest import Kind, Manifest, read_manifest
@@ -47,6 +51,8 @@ from denserk.io.vectors import INT8_WEIGHTS, EncodedTexts, VectorFolderWriter
 from denserk.io.writer_thread import WriterThread
 from denserk.models import compiled_cache, compiled_queries, devices, distributed, processor
 from denserk.models.canary import check_start
+from denserk.models.encoders import AnyEncoder, PlannedEncoder, PlannedRecords
+from denserk.models.served_encoder import ServedEncoder, refuse_computation
 from denserk.models.text_encoder import CALIBRATION_TEXTS, CERTIFICATION_TEXTS, TextEncoder
 from denserk.records import Passage, Query
 from denserk.reporting import track
@@ -59,9 +65,10 @@ Records = Sequence[Any]  # passages, or queries
 # Passages per block without --block-size. A CPU encodes 4,096 in minutes, which a kill would cost;
 # a GPU encodes them in a second, and 512 would not fill it.
 BLOCK_SIZES = {"cpu": 512, "cuda": 4096}
+BLOCK_SIZE_OF_SERVERS = 512
 TURN = 1e-4  # seconds; see `quick_turns`
-# options of the run and of its model that the manifest records, and that a resumed run must share
-RECORDED = ("vector_dtype", "shard_id", "shard_num", "batch_size", "threads")
+# options of the run that the manifest records, and that a resumed run must share
+RECORDED = ("vector_dtype", "shard_id", "shard_num")
 # recorded settings that say where a text is, and need not be those of --update
 LOCATION = ("shard_id", "shard_num", "block_size")
 START_OVER = "start over with --overwrite"
@@ -88,7 +95,7 @@ class PreparedBlock(NamedTuple):
     hashes: Hashes
     origins: NDArray[np.int64]  # of each text the passage of --update to copy from, or -1
     # the texts to encode, tokenized; None if the block is finished, or another process encodes it
-    planned: PlannedTexts | None
+    planned: PlannedRecords | None
 
     @property
     def copied(self) -> int:
@@ -128,8 +135,13 @@ class EarlierWork:
         return None if self.copied_vectors is None else self.copied_vectors.folder.manifest
 
 
-def encode(settings: EncodeSettings, corpus: CorpusSettings, options: ModelOptions) -> EncodeResult:
-    """Encode passages or queries.
+def encode(
+    settings: EncodeSettings,
+    corpus: CorpusSettings,
+    options: ModelOptions,
+    server: ServerSettings = NO_SERVER,
+) -> EncodeResult:
+    """Encode passages or queries; `server` is for a model behind a URL.
 
     Under torchrun the processes share the blocks, and each returns the result of all.
     """
@@ -140,12 +152,20 @@ def encode(settings: EncodeSettings, corpus: CorpusSettings, options: ModelOptio
             "several processes cannot read a stream, or write other than --output-format npy",
             "start encode without torchrun, or use denserk convert afterwards",
         )
+    refuse_server(server, settings.model)
+    if is_served(settings.model):
+        refuse_computation(settings.model, options.compute)
+        if settings.int8:
+            raise UsageError(f"--int8: the server computes {settings.model}")
     with distributed.process_group(options.compute.device):
-        return _encode(settings, corpus, options)
+        return _encode(settings, corpus, options, server)
 
 
 def _encode(
-    settings: EncodeSettings, corpus: CorpusSettings, options: ModelOptions
+    settings: EncodeSettings,
+    corpus: CorpusSettings,
+    options: ModelOptions,
+    server: ServerSettings,
 ) -> EncodeResult:
     """Encode the blocks of this process, and write them with the other processes."""
     compiled_cache.limit_bytes()  # a wrong value is an error now, and not after hours
@@ -160,7 +180,11 @@ def _encode(
     start, stop = blocks.shard_bounds(
         initial.count, block_size, settings.shard_id, settings.shard_num
     )
-    encoder = prepare_encoder(settings, options, texts, earlier)
+    encoder: AnyEncoder
+    if is_served(settings.model):
+        encoder = prepare_served_encoder(settings, options, server, earlier)
+    else:
+        encoder = prepare_encoder(settings, options, texts, earlier)
     manifest = describe(settings, corpus, encoder, block_size)
     if copied_vectors is not None:
         manifest = describe_update(copied_vectors, manifest)
@@ -185,7 +209,7 @@ def _encode(
         write_blocks(block_encoder, numbered_blocks, writer, progress.advance)
         result = finish_folder(settings, encoder, writer, block_encoder.result)
     rank, _ = distributed.world()
-    if rank == 0:
+    if rank == 0 and not isinstance(encoder, ServedEncoder):
         compiled_queries.keep(encoder)
     return result
 
@@ -282,6 +306,8 @@ def choose_block_size(
         return settings.block_size
     if earlier_manifest is not None and earlier_manifest.settings.get("block_size"):
         return int(earlier_manifest.settings["block_size"])
+    if is_served(settings.model):
+        return BLOCK_SIZE_OF_SERVERS
     return BLOCK_SIZES[devices.choose_device(compute.device).type]
 
 
@@ -324,10 +350,12 @@ def in_earlier_dtype(compute: ComputeSettings, dtype: Dtype) -> ComputeSettings:
     return replace(compute, dtype=DtypeChoice(dtype))
 
 
-def choose_workers(settings: EncodeSettings, encoder: TextEncoder) -> int:
+def choose_workers(settings: EncodeSettings, encoder: AnyEncoder) -> int:
     """Return the number of threads that tokenise: as asked for, or by the device."""
     if settings.workers is not None:
         return settings.workers
+    if isinstance(encoder, ServedEncoder):
+        return 1
     workers = devices.default_workers(encoder.device)
     if workers > 1:
         logger.info(f"tokenising on {workers} threads (--workers)")
@@ -350,6 +378,33 @@ def prepare_encoder(
     side = encoder.canary_side(settings.side)
     # two at once: one alone would be computed on one thread, unlike the texts of this command
     check_start(encoder.canary, side, encoder.name, texts_at_once=2)
+    return encoder
+
+
+def prepare_served_encoder(
+    settings: EncodeSettings, options: ModelOptions, server: ServerSettings, earlier: EarlierWork
+) -> ServedEncoder:
+    """Reach the server of a model; it must have the model that earlier work was encoded by.
+
+    The URL is that of earlier work where none is given.
+    """
+    recorded_url = None
+    if earlier.manifest is not None:
+        earlier_model = earlier.manifest.made_from["model"]
+        if earlier_model.get("name") == settings.model:
+            recorded_url = earlier_model.get("base_url")
+    encoder = ServedEncoder(
+        settings.model,
+        options.representation,
+        options.text,
+        options.compute,
+        server,
+        recorded_url=recorded_url,
+    )
+    if earlier.resumed_manifest is not None:
+        encoder.compare_with_folder(Path(settings.output))
+    if earlier.copied_vectors is not None:
+        encoder.compare_with_folder(earlier.copied_vectors.folder.folder)
     return encoder
 
 
@@ -428,20 +483,16 @@ def quantize(
 def describe(
     settings: EncodeSettings,
     corpus: CorpusSettings,
-    encoder: TextEncoder,
+    encoder: AnyEncoder,
     block_size: int,
 ) -> Manifest:
     """Return the manifest of an unfinished output."""
-    options = as_json(settings) | as_json(encoder.compute)
+    options = as_json(settings)
     recorded_settings = {name: options[name] for name in RECORDED}
     recorded_settings |= as_json(corpus)
-    recorded_settings |= {
-        "side": settings.side,
-        "block_size": block_size,
-        "device": encoder.device.type,
-        "dtype": encoder.dtype.value,
-        "batch_tokens": encoder.batch_tokens,
-    }
+    recorded_settings |= {"side": settings.side, "block_size": block_size}
+    if not isinstance(encoder, ServedEncoder):
+        recorded_settings |= recorded_computation(encoder)
     if settings.qrels:
         recorded_settings["qrels"] = settings.qrels
     if settings.topics_field:
@@ -450,6 +501,17 @@ def describe(
     return Manifest(
         kind=Kind.VECTORS, complete=False, settings=recorded_settings, made_from=made_from
     )
+
+
+def recorded_computation(encoder: TextEncoder) -> dict[str, Any]:
+    """Return what the manifest records of a model's computation."""
+    return {
+        "batch_size": encoder.compute.batch_size,
+        "threads": encoder.compute.threads,
+        "device": encoder.device.type,
+        "dtype": encoder.dtype.value,
+        "batch_tokens": encoder.batch_tokens,
+    }
 
 
 def describe_update(copied_vectors: EncodedTexts, manifest: Manifest) -> Manifest:
@@ -471,7 +533,7 @@ def describe_update(copied_vectors: EncodedTexts, manifest: Manifest) -> Manifes
 def open_folder(
     settings: EncodeSettings,
     manifest: Manifest,
-    encoder: TextEncoder,
+    encoder: AnyEncoder,
     resumed_manifest: Manifest | None,
 ) -> VectorFolderWriter:
     """Return this process' writer of the folder, which the main process prepares."""
@@ -484,7 +546,10 @@ def open_folder(
         if resumed_manifest is not None:
             blocks.refuse_other_run(folder, resumed_manifest, manifest, ["model", "update"])
         finished = blocks.start_folder(folder, manifest)
-        if settings.int8 and not (folder / INT8_WEIGHTS).exists():
+        if isinstance(encoder, ServedEncoder):
+            if not (folder / CONTROL_FILE).exists():
+                write_control_vectors(folder, encoder.control_vectors())
+        elif settings.int8 and not (folder / INT8_WEIGHTS).exists():
             encoder.save_int8(folder)
         return manifest, finished
 
@@ -493,7 +558,7 @@ def open_folder(
     if rank != 0:
         # another machine may have another model of this name, or another device
         blocks.refuse_other_run(folder, main_manifest, manifest, ["model"])
-        if encoder.int8:
+        if not isinstance(encoder, ServedEncoder) and encoder.int8:
             encoder.use_int8(settings.side, folder, encoder.int8)
     return VectorFolderWriter(folder, manifest, settings.vector_dtype.value, finished, rank)
 
@@ -508,7 +573,7 @@ class BlockEncoder:
     def __init__(
         self,
         settings: EncodeSettings,
-        encoder: TextEncoder,
+        encoder: PlannedEncoder,
         finished_blocks: Finished,
         copied_vectors: EncodedTexts | None,
         workers: int,
@@ -553,7 +618,7 @@ class BlockEncoder:
             raise MismatchError(message, START_OVER)
 
     def _vectors(
-        self, prepared: PreparedBlock, planned: PlannedTexts, advance: Callable[[int], None]
+        self, prepared: PreparedBlock, planned: PlannedRecords, advance: Callable[[int], None]
     ) -> Vectors:
         """Return the vectors of a block's texts, encoded here or copied."""
         vectors = self._encoder.encode_planned(self._settings.side, planned, advance)
@@ -620,7 +685,7 @@ def records_sha256(records: Records, texts: Sequence[Sequence[str]]) -> str:
 
 def finish_folder(
     settings: EncodeSettings,
-    encoder: TextEncoder,
+    encoder: PlannedEncoder,
     writer: VectorFolderWriter,
     local_result: EncodeResult,
 ) -> EncodeResult:

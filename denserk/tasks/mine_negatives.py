@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import NO_SERVER, ComputeSettings, ServerSettings
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.mining import AnswerBearing, MiningPaths, MiningSettings, SamplingStrategy
 from denserk.config.options import NOTHING, as_json
@@ -88,10 +88,12 @@ def mine_negatives(
     corpus: CorpusSettings = DETECTED,
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008
+    server: ServerSettings = NO_SERVER,
 ) -> MiningResult:
     """Mine negatives from runs and write training data.
 
-    `text` holds fields of `TextSettings` that replace those of the teacher.
+    `text` holds fields of `TextSettings` that replace those of the teacher; `server` is that of a
+    teacher behind a URL.
     """
     corpus = as_searched(paths.corpus, corpus, paths.run)
     if paths.corpus is not None:
@@ -107,7 +109,7 @@ def mine_negatives(
     ):
         inputs = read_inputs(paths, settings, corpus)
         mining = Mining(paths, settings, inputs, stored_examples, texts)
-        score = load_teacher(settings.teacher, text, compute)
+        score = load_teacher(settings.teacher, text, compute, server)
         runs = [RunLookup(path, stored_hits, paths.run_format) for path in paths.run]
         examples = mining.mined_examples(runs, score)  # most of the work is in their iteration
         forget_file(paths.output)
@@ -248,6 +250,7 @@ def mine_in_memory(
     runs: Sequence[RunByQuery],
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008
+    server: ServerSettings = NO_SERVER,
 ) -> list[TrainingExample]:
     """Mine negatives from runs and return the training examples; `paths` are names for messages.
 
@@ -259,7 +262,7 @@ def mine_in_memory(
         closing(PassageTexts(scratch / "passages")) as texts,
     ):
         mining = Mining(paths, settings, inputs, stored_examples, texts)
-        score = load_teacher(settings.teacher, text, compute)
+        score = load_teacher(settings.teacher, text, compute, server)
         examples = list(mining.mined_examples(runs, score))
     mining.result.log(settings.num_negatives)
     return examples

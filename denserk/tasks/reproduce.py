@@ -16,6 +16,7 @@ from typing import Any
 
 from denserk.config import retrieval
 from denserk.config.analysis import Step
+from denserk.config.encoding import is_served
 from denserk.config.options import from_json
 from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.io import manifest as manifests
@@ -229,6 +230,8 @@ class Reproduction:
         if description is None:
             return []
         name = description["name"]
+        if is_served(name):
+            return [f"{name} is behind a URL: what it computes is not made again"]
         fingerprint = fingerprint_of(name)  # None if there is no model
         if fingerprint == description["fingerprint"]:
             return []

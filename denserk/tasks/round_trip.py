@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import ComputeSettings, is_served
 from denserk.config.retrieval import SearchSettings
 from denserk.errors import UsageError
 from denserk.index.bm25 import query_texts
@@ -33,7 +33,10 @@ class RoundTrip:
         self._searcher = self._opened.searcher(settings)
         self._encoder: QueryEncoder | None = None
         if self._opened.bm25 is None:
-            self._encoder = load_query_encoder(self._opened, compute=compute)
+            # --device and --dtype are of the model that generates, too
+            is_elsewhere = is_served((self._opened.model or {}).get("name"))
+            query_compute = ComputeSettings() if is_elsewhere else compute
+            self._encoder = load_query_encoder(self._opened, compute=query_compute)
 
     def find(self, pairs: Sequence[tuple[str, str]]) -> list[bool]:
         """Return for each pair, of a query and a passage's id, whether it finds the passage."""

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import NO_SERVER, ComputeSettings, ServerSettings
 from denserk.config.formats import RunFormat
-from denserk.config.options import NOTHING
+from denserk.config.options import NOTHING, reject_given
 from denserk.config.retrieval import CollectionSettings, Engine, SearchPaths, SearchSettings
 from denserk.errors import InputError, UsageError
 from denserk.index.bm25 import query_texts
@@ -82,10 +82,12 @@ def search(
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008
     milvus: CollectionSettings = CollectionSettings(),  # noqa: B008
+    server: ServerSettings = NO_SERVER,
 ) -> SearchResult:
     """Search an index, and write the run in the queries' order; parameters as in `open_search`."""
     run_format = settings.format_of_run(paths.output)
-    with open_search(paths, settings, representation, text, compute, milvus) as session:
+    search_parameters = (paths, settings, representation, text, compute, milvus, server)
+    with open_search(*search_parameters) as session:
         result = _write_run(paths, run_format, session)
     _write_manifest(paths, settings, session, result)
     return result
@@ -99,12 +101,13 @@ def open_search(
     text: Mapping[str, Any] = NOTHING,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
     milvus: CollectionSettings = CollectionSettings(),  # noqa: B008
+    server: ServerSettings = NO_SERVER,
 ) -> Iterator[SearchSession]:
     """Open an index, or else the `milvus` collection, and prepare the queries of `paths`.
 
     `representation` and `text` hold fields that replace those of the model's settings. `compute` is
     also for the search, unless `settings` has a device. Unless it names a precision, queries are
-    encoded in that of the index.
+    encoded in that of the index. `server` is for a model behind a URL.
     """
     if paths.verify:
         _verify_inputs(paths)
@@ -116,7 +119,8 @@ def open_search(
             opened = open_index(paths.index, settings, compute)
         searcher = opened.searcher(settings)
         topics = _read_topics(paths)
-        prepared = _prepare_queries(paths, opened, topics, (representation, text), compute)
+        overrides = (representation, text)
+        prepared = _prepare_queries(paths, opened, topics, overrides, compute, server)
         excluded = _read_exclusions(paths, settings, prepared.queries)
         searcher.exclude(excluded)
         yield SearchSession(opened, searcher, topics, prepared, excluded)
@@ -157,6 +161,7 @@ def _prepare_queries(
     topics: Sequence[Query],
     overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
     compute: ComputeSettings,
+    server: ServerSettings,
 ) -> PreparedQueries:
     """Return the queries with what encodes them for an index: nothing for BM25, else a model.
 
@@ -164,15 +169,17 @@ def _prepare_queries(
     of the texts that replace those of the model.
     """
     if opened.bm25 is not None:
-        _refuse_vector_options(paths, opened)
+        _refuse_vector_options(paths, opened, server)
         return PreparedQueries(topics, query_texts)
     if paths.encoded_queries is not None:
+        reject_given(server, why="--encoded-queries takes no model")
         return _read_query_vectors(paths, opened, paths.encoded_queries, topics)
     encoder = load_query_encoder(
         opened,
         paths.model,
         overrides,
         compute,
+        server=server,
         force=paths.force,
         query_count=max(1, len(topics)),  # with --interactive, there are none yet
     )
@@ -196,8 +203,9 @@ def _read_exclusions(
     )
 
 
-def _refuse_vector_options(paths: SearchPaths, opened: OpenedIndex) -> None:
+def _refuse_vector_options(paths: SearchPaths, opened: OpenedIndex, server: ServerSettings) -> None:
     """Raise a UsageError for options that name vectors of queries beside a BM25 index."""
+    reject_given(server, why=f"{opened.name} is a BM25 index")
     if paths.model is not None:
         raise UsageError(f"--model {paths.model}: {opened.name} is a BM25 index")
     if paths.encoded_queries is not None:

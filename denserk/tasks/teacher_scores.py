@@ -7,21 +7,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import (
+    NO_SERVER,
+    ComputeSettings,
+    ServerSettings,
+    is_served,
+    refuse_server,
+)
+from denserk.config.options import NOTHING
 from denserk.config.retrieval import Metric
 from denserk.errors import InputError
 from denserk.io import training
 from denserk.io.model_files import find_model
 from denserk.io.training import RANDOM_NEGATIVES
+from denserk.models.encoders import PlannedEncoder, load_any_encoder
 from denserk.records import Candidate, Passage, Query, TrainingExample
-
-if TYPE_CHECKING:
-    from denserk.models.text_encoder import TextEncoder
 
 SCORED_TOGETHER = 64  # queries whose pairs are sorted by length into batches
 # of query i with passage i: (P,)
@@ -29,22 +34,30 @@ Score = Callable[[Sequence[Query], Sequence[Passage]], NDArray[np.float32]]
 
 
 def load_teacher(
-    name: str | None, text: Mapping[str, Any], compute: ComputeSettings
+    name: str | None,
+    text: Mapping[str, Any],
+    compute: ComputeSettings,
+    server: ServerSettings = NO_SERVER,
 ) -> Score | None:
-    """Load a teacher, if one is named, and return its function of scores."""
+    """Load a teacher, if one is named, and return its function of scores.
+
+    `server` is for an encoder behind a URL.
+    """
+    refuse_server(server, name, "--teacher")
     if name is None:
         return None
-    from denserk.models.cross_encoder import PairScorer, is_reranker  # need torch
-    from denserk.models.text_encoder import TextEncoder
+    if not is_served(name):
+        from denserk.models.cross_encoder import PairScorer, is_reranker  # need torch
 
-    _, folder = find_model(name)
-    if is_reranker(folder):
-        return PairScorer(name, text, None, compute).score
-    return partial(scores_of_encoder, TextEncoder(name, text=text, compute=compute))
+        _, folder = find_model(name)
+        if is_reranker(folder):
+            return PairScorer(name, text, None, compute).score
+    encoder = load_any_encoder(name, NOTHING, text, compute, server, "--teacher")
+    return partial(scores_of_encoder, encoder)
 
 
 def scores_of_encoder(
-    encoder: "TextEncoder", queries: Sequence[Query], passages: Sequence[Passage]
+    encoder: PlannedEncoder, queries: Sequence[Query], passages: Sequence[Passage]
 ) -> NDArray[np.float32]:
     """Score query i with passage i as a search does: (P,) float32.
 

@@ -86,7 +86,7 @@ def files(toy, monkeypatch):
         (f"{ANSWERED} --qrels qrels.txt", 2, "--qrels and --answers exclude each other"),
         ("eval good.trec --qrels qrels.txt --qrels no.tsv", 2, "--qrels takes one file"),
         ("benchmark dl19 --model m", 2, "--model needs --output"),
-        ("benchmark dl91 --model m --output out", 2, "did you mean dl19"),
+        ("benchmark dl19-titel --model m --output out", 2, "did you mean dl19-titled"),
         (f"{TRAIN} --preset condenser-marko", 2, "did you mean condenser-marco"),
         ("benchmark dl19 --runs r --hits 5 --bf16", 2, "--hits, --dtype, --bf16: only"),
         ("benchmark dl19 --model m --output out -q", 2, "--per-query: only for run files of one"),

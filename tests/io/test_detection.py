@@ -151,7 +151,6 @@ BROKEN = {
     "Parquet",
     "a NumPy array",
     "a pickle, or a name in `.pkl` or `.pickle`",
-    "JSON: `query-id` and `corpus-id`",
     "JSON: `qid` and `docid` without a text",
     "a header of training data, above lines of several widths",
     "a header: two or three sentences",

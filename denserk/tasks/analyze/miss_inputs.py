@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from denserk.config.analysis import MissesSettings
-from denserk.config.encoding import ComputeSettings, DtypeChoice
+from denserk.config.encoding import ComputeSettings, DtypeChoice, is_served
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import from_json, select
 from denserk.config.retrieval import BM25_ENGINES, SearchSettings
@@ -307,6 +307,8 @@ def open_dense_search(
     passage_model = settings.model or (opened.model or {}).get("name")
     if passage_model is None:
         raise NotTriedError(f"{opened.name} names no model (--model)")
+    if is_served(passage_model):
+        raise NotTriedError(f"{passage_model} is behind a URL, and its files are needed")
     made_from = {} if origin.manifest is None else origin.manifest.made_from
     run_model = made_from.get("model") or {}
     depth = max(map(len, hits.values()))
