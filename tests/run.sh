@@ -26,6 +26,9 @@ environment "$extras" ${peers[@]+"${peers[@]}"}
 
 cd "$repository"
 status=0
+if [ ${#peers[@]} -gt 0 ]; then
+  PYTHON=$repository/.venv/bin/python bash tests/benchmarks/peers.sh build/peers langchain llamaindex haystack snakemake || status=1
+fi
 ruff check || status=1
 ruff format --check || status=1
 mypy || status=1

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -46,6 +47,9 @@ from denserk.reporting import track
 if TYPE_CHECKING:
     from denserk.index.opening import OpenedIndex
     from denserk.index.query_encoder import QueryEncoder
+
+# Held while a model is loaded: models that threads load at once may give other vectors.
+LOADING = Lock()
 
 
 class Index:
@@ -246,14 +250,22 @@ class Index:
             return encoder.encode_queries(queries)
         if model is not None:
             name = path_text(model, "model")
-            encoder_of_name = load_query_encoder(opened, name, query_count=len(queries))
+            with LOADING:
+                encoder_of_name = load_query_encoder(opened, name, query_count=len(queries))
             return encoder_of_name.encode_queries(queries)
-        if self._passage_model is None:
-            if opened.model is None:
-                hint = "give model=, an Encoder or its name, or search with vectors"
-                raise UsageError("the index names no model that encodes texts", hint)
-            self._passage_model = load_query_encoder(opened, query_count=len(queries))
-        return self._passage_model.encode_queries(queries)
+        return self._encoder_of_index(len(queries)).encode_queries(queries)
+
+    def _encoder_of_index(self, query_count: int) -> "QueryEncoder":
+        """Return the encoder of the model that the index records; it is loaded once."""
+        from denserk.index.query_encoder import load_query_encoder
+
+        with LOADING:
+            if self._passage_model is None:
+                if self.opened.model is None:
+                    hint = "give model=, an Encoder or its name, or search with vectors"
+                    raise UsageError("the index names no model that encodes texts", hint)
+                self._passage_model = load_query_encoder(self.opened, query_count=query_count)
+            return self._passage_model
 
 
 class BM25(Index):

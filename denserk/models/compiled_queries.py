@@ -44,7 +44,7 @@ from denserk.models.compiled_cache import MODEL, TOKENIZER, Entry
 from denserk.models.numpy_pooling import POOLINGS, l2_normalised
 from denserk.models.openvino_runtime import (
     PRECISION_HINTS,
-    compile_for_cpu,
+    CpuModel,
     core,
     limit_kept_kernels,
 )
@@ -124,8 +124,8 @@ class CompiledQueries:
             entry.content["separator"],
         )
         self._tokenizer = TextTokenizer(tokenizer, self.text)
-        self._model = core().read_model(entry.folder / MODEL)
-        self._by_threads: dict[int, Any] = {}
+        model = core().read_model(entry.folder / MODEL)
+        self._cpu_model = CpuModel(model, PRECISION_HINTS[self._dtype])
 
     def description(self) -> dict[str, Any]:
         """Return what `TextEncoder.description` does."""
@@ -183,10 +183,10 @@ class CompiledQueries:
         batch_tokens = self._compute.tokens_on("cpu", self._dtype)
         groups = by_length(lengths, batch_tokens, self._compute.batch_size, ENOUGH["cpu"])
         vectors: NDArray[np.float32] | None = None
-        compiled = self._compiled(self._threads_for(len(ids)))
+        threads = self._threads_for(len(ids))
         for group in groups:
             batch_ids, mask = padded([ids[number] for number in group], pad_id)
-            hidden = compiled([batch_ids, mask.astype(np.int64)])[0]
+            hidden, *_ = self._cpu_model([batch_ids, mask.astype(np.int64)], threads)
             batch_vectors = _vectors_of(hidden, mask, settings)
             if vectors is None:
                 vectors = np.empty((len(ids), batch_vectors.shape[1]), np.float32)
@@ -205,13 +205,6 @@ class CompiledQueries:
         if torch is not None:
             return int(torch.get_num_threads())
         return int(self._content["threads"])  # those that torch takes by itself, as it was written
-
-    def _compiled(self, threads: int) -> Any:
-        """Return the model compiled for so many threads, once for each number."""
-        if threads not in self._by_threads:
-            hint = PRECISION_HINTS[self._dtype]
-            self._by_threads[threads] = compile_for_cpu(self._model, hint, threads)
-        return self._by_threads[threads]
 
 
 def _vectors_of(

@@ -19,7 +19,7 @@ from denserk.io.files import temporary_beside
 from denserk.models.devices import DTYPES
 from denserk.models.openvino_runtime import (
     PRECISION_HINTS,
-    compile_for_cpu,
+    CpuModel,
     core,
     import_openvino,
 )
@@ -40,15 +40,12 @@ class Compiled:
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         self.model = model
         self.dtype = dtype
-        self._by_threads: dict[int, Any] = {}
+        self._cpu_model = CpuModel(model, HINTS[dtype])
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
         """Return the module's outputs in float32, computed on as many threads as torch uses."""
-        threads = torch.get_num_threads()
-        if threads not in self._by_threads:
-            self._by_threads[threads] = compile_for_cpu(self.model, HINTS[self.dtype], threads)
-        arrays = self._by_threads[threads](_numpy_arrays(inputs))
-        return [torch.from_numpy(arrays[output]) for output in range(len(arrays))]
+        outputs = self._cpu_model(_numpy_arrays(inputs), torch.get_num_threads())
+        return [torch.from_numpy(output) for output in outputs]
 
     def quantized(self, calibration: Sequence[tuple[Tensor, ...]]) -> "Compiled":
         """Return the module with int8 products, their scales calibrated on these inputs."""

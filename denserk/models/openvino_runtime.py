@@ -6,8 +6,12 @@ OpenVINO and NNCF report their use over the network when they are imported; wher
 
 import os
 import sys
+from collections.abc import Sequence
 from functools import cache
+from threading import Lock
 from typing import Any
+
+from numpy.typing import NDArray
 
 from denserk.config.encoding import Dtype
 from denserk.extras import require
@@ -43,6 +47,29 @@ def compile_for_cpu(model: Any, precision_hint: str, threads: int) -> Any:
         "ENABLE_CPU_PINNING": False,  # all processes would be pinned to the same cores
     }
     return core().compile_model(model, "CPU", settings)
+
+
+class CpuModel:
+    """A model that OpenVINO computes on the CPU, compiled once for each number of threads.
+
+    What OpenVINO compiles has one set of inputs and outputs: threads that call this model at once
+    take turns.
+    """
+
+    def __init__(self, model: Any, precision_hint: str) -> None:
+        self._model = model
+        self._precision_hint = precision_hint
+        self._compiled_by_threads: dict[int, Any] = {}
+        self._turn = Lock()
+
+    def __call__(self, inputs: Sequence[NDArray[Any]], threads: int) -> list[NDArray[Any]]:
+        """Return copies of the model's outputs, computed on so many threads."""
+        with self._turn:
+            if threads not in self._compiled_by_threads:
+                compiled = compile_for_cpu(self._model, self._precision_hint, threads)
+                self._compiled_by_threads[threads] = compiled
+            outputs = self._compiled_by_threads[threads](inputs)
+        return [outputs[number] for number in range(len(outputs))]
 
 
 def limit_kept_kernels() -> None:

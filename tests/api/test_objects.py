@@ -4,6 +4,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import denserk
 from denserk.errors import DenserkError, MismatchError, UsageError
+from denserk.index import query_encoder
 from tests.support.toy import PASSAGES, QUERIES
 
 CORPUS = [{"id": docid, "title": title, "text": text} for docid, (title, text) in PASSAGES.items()]
@@ -128,6 +130,27 @@ def test_a_pickled_run_keeps_its_weights():
     loaded_run = pickle.loads(pickle.dumps(run))
     assert loaded_run == run
     assert loaded_run.weights == (0.5, 1)
+
+
+def test_threads_that_search_at_once_load_one_model(tiny, tmp_path, monkeypatch):
+    denserk.encode(str(tiny()), tmp_path / "vectors", corpus=CORPUS, device="cpu")
+    expected_run = denserk.Index.open(tmp_path / "vectors", device="cpu").search(QUERIES)
+    load = query_encoder.load_query_encoder
+    loaded_encoders = []
+
+    def load_and_record(*arguments, **options):
+        encoder = load(*arguments, **options)
+        loaded_encoders.append(encoder)
+        return encoder
+
+    monkeypatch.setattr(query_encoder, "load_query_encoder", load_and_record)
+    index = denserk.Index.open(tmp_path / "vectors", device="cpu")
+    with ThreadPoolExecutor(8) as pool:
+        runs = list(pool.map(lambda qid: index.search({qid: QUERIES[qid]}), [*QUERIES] * 4))
+    assert len(loaded_encoders) == 1
+    for run in runs:
+        for qid, hits in run.items():
+            assert hits == pytest.approx(expected_run[qid], abs=1e-5)
 
 
 def test_a_closed_index_is_of_no_more_use():

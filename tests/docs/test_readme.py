@@ -3,8 +3,9 @@
 A page's ```sh and ```python blocks run from top to bottom in a copy of one toy folder, which the
 fixture `prepared` makes. To run one page: pytest tests/docs/test_readme.py -k 'runs and finetune'
 
-A word after the language leaves a block to the parse test: network, gpu, cluster, and java where
-Pyserini or its Java is absent. A prepared output (vectors/, index/, bm25/, run.trec, bm25.trec,
+A word after the language leaves a block to the parse test: network, gpu, cluster, java where
+Pyserini or its Java is absent, and peer, which tests/docs/test_frameworks.py and test_pipelines.py
+run in environments of their own. A prepared output (vectors/, index/, bm25/, run.trec, bm25.trec,
 train.trec, runs/agg) is removed before the first block that writes it with --output.
 """
 
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -39,8 +41,8 @@ NOTEBOOK = ROOT / "docs/notebook.ipynb"
 PAGES = [ROOT / "README.md", CHANGES, *sorted((ROOT / "docs").rglob("*.md"))]
 # tests/docs/test_extending.py runs the examples of new commands and options
 PAGES_THAT_RUN = [page for page in PAGES if page not in (CHANGES, EXTENDING)]
-LANGUAGES = {"sh", "python", "text", "json", "yaml", "bibtex"}
-MARKS = {"network", "gpu", "cluster", "java"}
+LANGUAGES = {"sh", "python", "text", "json", "yaml", "bibtex", "make"}
+MARKS = {"network", "gpu", "cluster", "java", "peer"}
 # Lines that prepare a machine, or take long; `.ci/run` runs the quickstart and tests/run.sh, and
 # tests/docs/test_recipes.py the recipes.
 INSTALLING = (
@@ -319,18 +321,15 @@ def run(arguments, folder, environment):
     assert process.returncode == 0, f"{process.stdout[-2000:]}\n{process.stderr[-4000:]}"
 
 
-@pytest.fixture(scope="session")
-def prepared(tmp_path_factory):
-    """The folder that pages start from, and variables with a fast `denserk` on PATH."""
-    top = tmp_path_factory.mktemp("pages")
-    write_collection(top / "toy")
-    write_hub(top / "hub")
+@contextmanager
+def fast_denserk(hub):
+    """Yield variables with a fast `denserk` on PATH, and the hub's cache in a folder."""
     tools = Path(tempfile.mkdtemp(prefix="denserk-"))  # the path of a socket is short
     environment = {
         **os.environ,
         "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
-        "HF_HUB_CACHE": str(top / "hub"),
+        "HF_HUB_CACHE": str(hub),
         "CUDA_VISIBLE_DEVICES": "",
     }
     server = [sys.executable, "-m", "tests.support.warm", str(tools)]
@@ -338,10 +337,20 @@ def prepared(tmp_path_factory):
         while not os.access(tools / "denserk", os.X_OK):
             assert warm.poll() is None
             time.sleep(0.05)
+        yield environment
+    shutil.rmtree(tools)
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory):
+    """The folder that pages start from, and variables with a fast `denserk` on PATH."""
+    top = tmp_path_factory.mktemp("pages")
+    write_collection(top / "toy")
+    write_hub(top / "hub")
+    with fast_denserk(top / "hub") as environment:
         for output, command in PREPARED.items():
             run(["denserk", *command.split(), "--output", output], top / "toy", environment)
         yield top / "toy", environment
-    shutil.rmtree(tools)
 
 
 @cache

@@ -2,6 +2,7 @@ import json
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from denserk.models.compiled_queries import CompiledQueries
 from denserk.models.text_encoder import TextEncoder
 from denserk.records import Query
 from tests.support.console import warnings_of
+from tests.support.toy import WORDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("openvino")]
 CPU = ComputeSettings(device="cpu")
@@ -92,6 +94,19 @@ def test_vectors_are_those_of_the_text_encoder_byte_by_byte(toy, model, options,
     for queries in (QUERIES, QUERIES[:1], QUERIES[3:4], QUERIES * 30, []):
         expected = encoder.encode_queries(queries)
         assert compiled.encode_queries(queries).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("kind", [CompiledQueries, TextEncoder])
+def test_threads_that_search_at_once_get_their_own_vectors(toy, model, kind, monkeypatch):
+    name = index_of(toy, model)
+    monkeypatch.setenv(compiled_cache.LIMIT, "1" if kind is CompiledQueries else "0")
+    encoder = query_encoder(name)
+    assert isinstance(encoder, kind)
+    queries = [Query("", " ".join(WORDS[first : first + 4])) for first in range(30)]
+    expected = [encoder.encode_queries([query]) for query in queries]
+    with ThreadPoolExecutor(8) as pool:
+        vectors = list(pool.map(lambda query: encoder.encode_queries([query]), queries * 20))
+    np.testing.assert_array_equal(vectors, expected * 20)
 
 
 def test_search_imports_neither_torch_nor_transformers(toy, model, capsys):
