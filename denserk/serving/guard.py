@@ -6,8 +6,11 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from denserk.config.serving import ServerSettings
 from denserk.errors import DenserkError
@@ -15,13 +18,11 @@ from denserk.reporting import printable, show_error
 from denserk.serving.metrics import Metrics
 from denserk.serving.requests import INTERNAL_ERROR, RequestError
 
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 logger = logging.getLogger(__name__)
 
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 LONGEST_TARGET = 32_768  # bytes of path and query of an address
+CLIENT_CLOSED = 499  # nginx's status, in metrics alone: the client went away within its request
 LONGEST_NUMBER = 18  # digits of a length
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
@@ -118,13 +119,13 @@ class Guard:
     log, and status 500.
     """
 
-    def __init__(self, app: "ASGIApp", settings: ServerSettings, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
         self._app = app
         self._names = ServerNames.of(settings)
         self._settings = settings
         self._metrics = metrics
 
-    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or reject it."""
         if scope["type"] != "http":  # the start and the end of the server
             await self._app(scope, receive, send)
@@ -136,13 +137,15 @@ class Guard:
             await self._app(scope, receive, response.send)
         except RequestError as error:
             await response.send_error(error)
+        except ClientDisconnect:
+            response.status = CLIENT_CLOSED
         except Exception as error:  # noqa: BLE001  (answered and logged)
             message = f"internal error: {type(error).__name__}: {error}"
             show_error(DenserkError(message, "please report it with the output of --traceback"))
             await response.send_error(INTERNAL_ERROR)
         self._note(scope, response.status, time.perf_counter() - started)
 
-    def _check(self, scope: "Scope") -> None:
+    def _check(self, scope: Scope) -> None:
         """Raise a RequestError for a request of another site, or one that is too large."""
         headers = _headers_of(scope)
         host = headers.get("host")
@@ -160,7 +163,7 @@ class Guard:
         if int(length) > self._settings.max_body:
             raise RequestError(413, f"The body is larger than {self._settings.max_body:,} bytes")
 
-    def _note(self, scope: "Scope", status: int, seconds: float) -> None:
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
         """Count a request that was answered, and log it if that is asked for."""
         route = route_of(scope["path"])
         self._metrics.count(route, status, seconds)
@@ -172,19 +175,22 @@ class Guard:
 class _Response:
     """Sends a response with the headers that every one has, and remembers its status."""
 
-    def __init__(self, send: "Send") -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
         self._has_started = False
         self.status = 500
 
-    async def send(self, message: "Message") -> None:
+    async def send(self, message: Message) -> None:
         """Send a part of the response."""
         if message["type"] == "http.response.start":
             self._has_started = True
             self.status = message["status"]
             headers = list(message.get("headers", ()))
             message = {**message, "headers": [*headers, *SECURITY_HEADERS]}
-        await self._send(message)
+        try:
+            await self._send(message)
+        except Exception as error:  # of the web server, whose connection is broken
+            raise ClientDisconnect from error
 
     async def send_error(self, error: RequestError) -> None:
         """Send an error as JSON, unless a response was begun."""

@@ -62,8 +62,8 @@ class OpenIndex:
 class ServedIndex:
     """An index by its name in requests; `current` is the version that answers.
 
-    `open` and `reopen` may take long, and run in any thread. `replace` exchanges the version, and
-    is called where searches are, between two of them.
+    `open` may take long, and runs in any thread. `replace` exchanges the version, and is called
+    where searches are, between two of them.
     """
 
     def __init__(

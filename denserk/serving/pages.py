@@ -97,13 +97,11 @@ class Pages:
             return self._render("search", form=form, shown_hits=None, seconds=0.0, error=None)
         started = time.perf_counter()
         try:
-            search_request = self._search_request(request, form)
+            search_request = self._search_request(request)
             hits = await self._batcher.search(search_request)
         except RequestError as error:
             page = self._render("search", form=form, shown_hits=None, seconds=0.0, error=error)
-            page.status_code = error.status
-            page.headers.update(error_headers(error))
-            return page
+            return _with_status(page, error)
         form = form._replace(hits=search_request.hits)
         return self._render(
             "search",
@@ -144,10 +142,7 @@ class Pages:
 
     def error_page(self, error: RequestError) -> Response:
         """Return the page of a request that is not answered."""
-        page = self._render("error", error=error)
-        page.status_code = error.status
-        page.headers.update(error_headers(error))
-        return page
+        return _with_status(self._render("error", error=error), error)
 
     def _read_form(self, request: Request) -> Form:
         """Return the fields of the search page; those that make no sense have their defaults."""
@@ -160,7 +155,7 @@ class Pages:
             rerank=parameters.get("rerank") != "false",
         )
 
-    def _search_request(self, request: Request, form: Form) -> SearchRequest:
+    def _search_request(self, request: Request) -> SearchRequest:
         """Return what the search page asks for."""
         parameters = request.query_params
         names = parameters.getlist("index") or [self._limits.indexes[0]]
@@ -196,8 +191,9 @@ class Pages:
     def _hits_choices(self) -> list[int]:
         """Return the numbers of hits that the page offers."""
         answers = self._limits.answers
-        choices = {answers.hits, *HITS_CHOICES}
-        return sorted(choice for choice in choices if choice <= answers.max_hits)
+        largest = answers.rerank_depth if self._limits.can_rerank else answers.max_hits
+        choices = {min(answers.hits, largest), *HITS_CHOICES}
+        return sorted(choice for choice in choices if choice <= largest)
 
 
 class _Operation(NamedTuple):
@@ -217,6 +213,13 @@ def _parameters(
         reference = parameter.get("$ref")
         parameters.append(shared[reference.rpartition("/")[2]] if reference else parameter)
     return parameters
+
+
+def _with_status(page: Response, error: RequestError) -> Response:
+    """Return a page with the status and the headers of an error."""
+    page.status_code = error.status
+    page.headers.update(error_headers(error))
+    return page
 
 
 def _shown_hit(hit: AnsweredHit, indexes: Sequence[str]) -> ShownHit:

@@ -1,6 +1,7 @@
 """Requests for passages: what they may ask for, and what the server answers."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ DOCUMENT_PARAMETERS = frozenset(("parse", "max_doc_length"))
 SEARCH_PARAMETERS = DOCUMENT_PARAMETERS | {"query", "hits", "k1", "b"}  # those of Pyserini
 SEARCH_PARAMETERS |= {"method", "weights", "rerank", "highlight"}
 LARGEST_WEIGHT = 1e6
+INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 TRUE_FALSE = {"true": True, "false": False}
 
 
@@ -176,10 +178,9 @@ def read_integer(parameters: Mapping[str, str], name: str) -> int | None:
     text = parameters.get(name, "").strip()
     if not text:
         return None
-    try:
-        value = int(text)
-    except ValueError:
-        raise RequestError(400, f"Parameter {name!r} must be an integer") from None
+    if INTEGER.fullmatch(text) is None:
+        raise RequestError(400, f"Parameter {name!r} must be an integer")
+    value = int(text)
     if value <= 0:
         raise RequestError(400, f"Parameter {name!r} must be positive")
     return value

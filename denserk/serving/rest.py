@@ -5,6 +5,7 @@ index may be several, `bm25+dense`, whose hits are fused.
 """
 
 import json
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -209,6 +210,7 @@ def openapi_text() -> str:
     return resources.files("denserk.serving").joinpath("openapi.yaml").read_text("utf-8")
 
 
+@cache
 def openapi_document() -> dict[str, Any]:
     """Return the description of the interface."""
     document: dict[str, Any] = yaml.safe_load(openapi_text())

@@ -19,6 +19,8 @@ from denserk.serving.search import SearchService
 logger = logging.getLogger(__name__)
 
 BACKLOG = 128  # connections that wait to be accepted
+# what uvicorn logs where the client went away before the answer
+NOT_ANSWERED = "ASGI callable returned without completing response."
 LOUD_LOGGERS = ("denserk.index", "denserk.models")  # of what every search would log again
 
 
@@ -77,7 +79,7 @@ def serve_http(service: SearchService, answers: AnswerSettings, settings: Server
         address = _address_of(listener)
         logger.info(f"{', '.join(service.indexes)}: search at {address}/ (Ctrl-C ends it)")
         server = uvicorn.Server(config)
-        with _quiet_searches():
+        with _quiet_searches(), _shown_errors_of_uvicorn():
             asyncio.run(server.serve(sockets=[listener]))
 
 
@@ -101,6 +103,27 @@ def _quiet_searches() -> Iterator[None]:
     finally:
         for loud_logger in loggers:
             loud_logger.setLevel(logging.NOTSET)
+
+
+class _ErrorsOfUvicorn(logging.Handler):
+    """Logs errors of the web server as denserk's, but not that a client went away."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if message != NOT_ANSWERED:
+            logger.error(f"uvicorn: {message}")
+
+
+@contextmanager
+def _shown_errors_of_uvicorn() -> Iterator[None]:
+    """Log the errors of the web server in the block."""
+    uvicorn_logger = logging.getLogger("uvicorn.error")
+    handler = _ErrorsOfUvicorn(logging.ERROR)
+    uvicorn_logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        uvicorn_logger.removeHandler(handler)
 
 
 def require_free_port(settings: ServerSettings) -> None:

@@ -62,7 +62,7 @@ def test_a_batch_has_a_largest_number_of_queries(service):
     assert metrics.batches == 3
 
 
-def test_too_many_requests_are_told_to_come_again(service):
+def test_requests_above_the_limit_are_rejected_with_a_time_to_retry(service):
     answers, _ = answers_of(service, [request_of("moon")] * 5, max_waiting=3)
     errors = [answer for answer in answers if isinstance(answer, RequestError)]
     assert len(errors) == 2

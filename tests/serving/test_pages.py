@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from denserk.commands.app import run
+from denserk.config.serving import AnswerSettings
 from tests.support.serving import client_of, opened_service, running_server
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*"}
@@ -115,6 +116,19 @@ def test_a_client_that_wants_json_gets_what_pyserini_has_at_its_root(client):
     answer = client.get("/", headers={"Accept": "application/json"}).json()
     assert answer["version"] == "v1"
     assert answer["openapi"] == "/openapi.yaml"
+
+
+def test_the_page_offers_what_a_reranker_scores(served, tiny_reranker):
+    answers = AnswerSettings(rerank_depth=20)
+    with (
+        opened_service(f"bm25={served}/bm25", rerank=tiny_reranker(), answers=answers) as service,
+        client_of(service, answers) as client,
+    ):
+        page = read(client, "/", q="moon", rerank="false")
+    choices = [option for option in page.texts["option"] if option]
+    assert choices == ["10", "20", "yes", "no"]
+    (_, chosen) = [each for each in page.attributes("option") if "selected" in each]
+    assert chosen["value"] == "false"
 
 
 @pytest.fixture
