@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -133,7 +134,9 @@ class Guard:
         started = time.perf_counter()
         response = _Response(send)
         try:
-            self._check(scope)
+            headers = _headers_of(scope)
+            self._refuse_other_sites(headers)
+            self._refuse_large(scope, headers)
             await self._app(scope, receive, response.send)
         except RequestError as error:
             await response.send_error(error)
@@ -145,15 +148,21 @@ class Guard:
             await response.send_error(INTERNAL_ERROR)
         self._note(scope, response.status, time.perf_counter() - started)
 
-    def _check(self, scope: Scope) -> None:
-        """Raise a RequestError for a request of another site, or one that is too large."""
-        headers = _headers_of(scope)
+    def _refuse_other_sites(self, headers: Mapping[str, str]) -> None:
+        """Raise a RequestError for a request by another name, or of a page of another site."""
         host = headers.get("host")
         if not self._names.allow(host):
             message = "This server has another name; --allow-host NAME adds one"
             raise RequestError(421, message)
         if not self._names.allow_origin(headers.get("origin"), host):
             raise RequestError(403, "Requests of other sites are rejected")
+        # browsers say so of pictures and the like, which have no Origin; links to here are welcome
+        is_cross_site = headers.get("sec-fetch-site") == "cross-site"
+        if is_cross_site and headers.get("sec-fetch-mode") != "navigate":
+            raise RequestError(403, "Requests of other sites are rejected")
+
+    def _refuse_large(self, scope: Scope, headers: Mapping[str, str]) -> None:
+        """Raise a RequestError for an address or a body that is too large."""
         target_length = len(scope.get("raw_path") or b"") + len(scope["query_string"])
         if target_length > LONGEST_TARGET:
             raise RequestError(414, f"The address is longer than {LONGEST_TARGET:,} bytes")
@@ -190,6 +199,7 @@ class _Response:
         try:
             await self._send(message)
         except Exception as error:  # of the web server, whose connection is broken
+            self.status = CLIENT_CLOSED
             raise ClientDisconnect from error
 
     async def send_error(self, error: RequestError) -> None:
@@ -200,8 +210,10 @@ class _Response:
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
         for name, value in error_headers(error).items():
             headers.append((name.lower().encode(), value.encode()))
-        await self.send({"type": "http.response.start", "status": error.status, "headers": headers})
-        await self.send({"type": "http.response.body", "body": body})
+        start = {"type": "http.response.start", "status": error.status, "headers": headers}
+        with suppress(ClientDisconnect):
+            await self.send(start)
+            await self.send({"type": "http.response.body", "body": body})
 
 
 def error_body(error: RequestError) -> bytes:

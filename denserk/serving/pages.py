@@ -164,6 +164,7 @@ class Pages:
             self._limits.read_indexes(JOINT.join(names)),
             read_integer(parameters, "hits"),
             rerank=read_boolean(parameters, "rerank"),
+            has_excerpts=True,
         )
 
     def _render(self, view: str, **content: Any) -> HTMLResponse:

@@ -42,6 +42,7 @@ class SearchRequest:
     hits: int
     fusion: FusionSettings
     rerank: bool
+    has_excerpts: bool  # of each passage, with the terms of the query marked
 
 
 Marks: TypeAlias = Sequence[tuple[int, int]]  # where terms of the query begin and end in a text
@@ -53,10 +54,10 @@ class AnsweredHit(NamedTuple):
     docid: str
     score: float
     passage: Passage | None  # None if the corpus lacks it
-    title: str
-    title_marks: Marks
-    excerpt: str  # the part of the text that has most of the query's terms
-    marks: Marks  # of the excerpt
+    title: str = ""  # this and the rest for requests with excerpts
+    title_marks: Marks = ()
+    excerpt: str = ""  # the part of the text that has most of the query's terms
+    marks: Marks = ()  # of the excerpt
 
 
 class Limits(NamedTuple):
@@ -86,6 +87,8 @@ class Limits(NamedTuple):
         method: str | None = None,
         weights: Sequence[float] | None = None,
         rerank: bool | None = None,
+        *,
+        has_excerpts: bool = False,
     ) -> SearchRequest:
         """Return a request within the limits; a RequestError says which one it exceeds.
 
@@ -108,6 +111,7 @@ class Limits(NamedTuple):
             self._read_hits(hits, is_reranked=is_reranked),
             _fusion_of(indexes, method, weights),
             is_reranked,
+            has_excerpts,
         )
 
     def _read_hits(self, hits: int | None, *, is_reranked: bool) -> int:

@@ -76,6 +76,7 @@ class RestInterface:
             parameters.get("method"),
             read_weights(parameters),
             read_boolean(parameters, "rerank"),
+            has_excerpts=has_highlights,
         )
         hits = await self._batcher.search(search_request)
         candidates = [

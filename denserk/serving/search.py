@@ -17,6 +17,7 @@ from denserk.serving.requests import AnsweredHit, SearchRequest
 if TYPE_CHECKING:
     from denserk.models.cross_encoder import PairScorer
 
+LONGEST_TEXT = 10_000  # characters of a passage in which the best excerpt is looked for
 HitsByIndex = dict[str, Hits]  # of one request
 
 
@@ -143,24 +144,30 @@ def _passages_of(
 
 
 def _answer_of(ranking: _RankedPassages, indexes: Mapping[str, OpenIndex]) -> list[AnsweredHit]:
-    """Return the answer of a request, with an excerpt of each passage."""
+    """Return the answer of a request, with an excerpt of each passage if it asks for them."""
     request = ranking.request
+    if not request.has_excerpts:
+        return [
+            AnsweredHit(docid, score, passage)
+            for (docid, score), passage in zip(ranking.hits, ranking.passages, strict=True)
+        ]
     spans_of = indexes[request.indexes[0]].opened.spans
     terms = query_terms(request.query, spans_of)
     return [
-        _answered_hit(docid, score, passage, terms, spans_of)
+        _hit_with_excerpt(docid, score, passage, terms, spans_of)
         for (docid, score), passage in zip(ranking.hits, ranking.passages, strict=True)
     ]
 
 
-def _answered_hit(
+def _hit_with_excerpt(
     docid: str, score: float, passage: Passage | None, terms: set[str], spans_of: SpansOf
 ) -> AnsweredHit:
     """Return a hit with an excerpt of its passage, in which the terms of the query are marked."""
     if passage is None:
-        return AnsweredHit(docid, score, None, "", (), "", ())
+        return AnsweredHit(docid, score, None)
     title = with_single_spaces(passage.title)
-    excerpt = with_single_spaces(excerpt_of(passage.text, terms, spans_of))
+    beginning = passage.text[:LONGEST_TEXT]
+    excerpt = with_single_spaces(excerpt_of(beginning, terms, spans_of))
     return AnsweredHit(
         docid,
         score,

@@ -21,7 +21,7 @@ PATIENCE = 60  # seconds
 
 
 def request_of(query, index="bm25", hits=3):
-    return SearchRequest(query, (index,), hits, FusionSettings(), rerank=False)
+    return SearchRequest(query, (index,), hits, FusionSettings(), rerank=False, has_excerpts=False)
 
 
 def answers_of(service, requests, **settings):

@@ -1,7 +1,12 @@
 """What stands before requests: names, origins, sizes and internal errors."""
 
+import asyncio
+
 import pytest
 
+from denserk.config.serving import ServerSettings
+from denserk.serving.guard import Guard
+from denserk.serving.metrics import Metrics
 from tests.support.console import warnings_of
 from tests.support.serving import client_of
 
@@ -58,6 +63,15 @@ def test_pages_of_other_origins_are_rejected(client, origin, status):
     assert client.get(HEALTH, headers=headers).status_code == status
 
 
+def test_other_sites_may_link_to_a_page_and_embed_nothing(client):
+    from_other_site = {"Sec-Fetch-Site": "cross-site"}
+    link = {**from_other_site, "Sec-Fetch-Mode": "navigate"}
+    picture = {**from_other_site, "Sec-Fetch-Mode": "no-cors"}
+    search = {"q": "moon"}
+    assert client.get("/", params=search, headers=link).status_code == 200
+    assert client.get("/", params=search, headers=picture).status_code == 403
+
+
 def test_a_proxy_may_have_another_name_than_the_server(service):
     headers = {"Host": "localhost:8000", "Origin": "https://search.example"}
     with client_of(service, allow_host=("search.example",)) as client:
@@ -100,3 +114,25 @@ def test_requests_are_logged_without_their_queries_if_asked(service, caplog):
     (line,) = [message for message in caplog.messages if message.startswith("GET ")]
     assert line.startswith("GET /v1/bm25/search 200 ")
     assert "secret" not in line
+
+
+@pytest.mark.parametrize("host", ["localhost", "evil.example"])
+def test_a_client_that_goes_away_is_no_error(service, caplog, host):
+    metrics = Metrics()
+
+    async def answer(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def fail(message):
+        raise RuntimeError("the connection is closed")
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/health",
+        "query_string": b"",
+        "headers": [(b"host", host.encode())],
+    }
+    asyncio.run(Guard(answer, ServerSettings(), metrics)(scope, fail, fail))
+    assert metrics.requests == {("health", 499): 1}
+    assert warnings_of(caplog) == []

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ async def use_tools(server):
 
     async with Client(server) as client:
         tools = await client.list_tools()
-        calls = [
+        calls: list[tuple[str, dict[str, Any]]] = [
             ("search", {"query": "river boat", "hits": 2}),
             ("fetch", {"id": "d10"}),
             ("fetch", {"id": "d99"}),

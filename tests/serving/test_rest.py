@@ -103,8 +103,9 @@ def test_several_indexes_are_fused_by_weighted_scores(client):
     expected_scores = dict.fromkeys(PASSAGES, 0.0)
     for index, weight in (("bm25", 0.25), ("dense", 2)):
         candidates = search(client, index, query="river boat")["candidates"]
-        scores = normalized([candidate["score"] for candidate in candidates], Normalization.MIN_MAX)
-        for candidate, score in zip(candidates, scores, strict=True):
+        raw_scores = [candidate["score"] for candidate in candidates]
+        normalized_scores = normalized(raw_scores, Normalization.MIN_MAX)
+        for candidate, score in zip(candidates, normalized_scores, strict=True):
             expected_scores[candidate["docid"]] += weight * score
     options = {"query": "river boat", "method": "linear", "weights": "0.25,2"}
     fused = search(client, "bm25+dense", **options)["candidates"]
