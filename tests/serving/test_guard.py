@@ -123,6 +123,9 @@ def test_a_client_that_goes_away_is_no_error(service, caplog, host):
     async def answer(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
+    async def receive():
+        return {"type": "http.disconnect"}
+
     async def fail(message):
         raise RuntimeError("the connection is closed")
 
@@ -133,6 +136,6 @@ def test_a_client_that_goes_away_is_no_error(service, caplog, host):
         "query_string": b"",
         "headers": [(b"host", host.encode())],
     }
-    asyncio.run(Guard(answer, ServerSettings(), metrics)(scope, fail, fail))
+    asyncio.run(Guard(answer, ServerSettings(), metrics)(scope, receive, fail))
     assert metrics.requests == {("health", 499): 1}
     assert warnings_of(caplog) == []
