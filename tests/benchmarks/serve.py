@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
+from itertools import accumulate
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
@@ -56,10 +57,10 @@ def write_corpus(path: Path, passages: int) -> None:
     """Write passages of words that are drawn by Zipf's law."""
     draw = random.Random(1)
     vocabulary = words(VOCABULARY)
-    frequencies = [1 / rank for rank in range(1, VOCABULARY + 1)]
+    frequencies = list(accumulate(1 / rank for rank in range(1, VOCABULARY + 1)))
     with path.open("w") as out:
         for number in range(passages):
-            text = " ".join(draw.choices(vocabulary, frequencies, k=PASSAGE_WORDS))
+            text = " ".join(draw.choices(vocabulary, cum_weights=frequencies, k=PASSAGE_WORDS))
             out.write(json.dumps({"_id": f"d{number}", "title": "", "text": text}) + "\n")
 
 

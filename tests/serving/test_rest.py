@@ -208,6 +208,23 @@ def test_indexes_health_and_metrics(client):
     assert values["denserk_batched_queries_total"] == "1"
 
 
+def test_every_answer_is_as_it_is_described(client):
+    jsonschema = pytest.importorskip("jsonschema")
+    components = client.get("/openapi.json").json()["components"]
+
+    def check(schema, path, **parameters):
+        reference = {"$ref": f"#/components/schemas/{schema}", "components": components}
+        jsonschema.validate(client.get(path, params=parameters).json(), reference)
+
+    for parameters in ({}, {"parse": "false"}, {"highlight": "true"}, {"max_doc_length": "3"}):
+        check("SearchResponse", "/v1/bm25+dense/search", query="moon", **parameters)
+    check("DocumentResponse", "/v1/bm25/doc/d1")
+    check("IndexesResponse", "/v1/indexes")
+    check("HealthResponse", "/health")
+    for path in ("/v1/bm25/search", "/v1/bm25/doc/d99", "/v1/nothing"):
+        check("ErrorResponse", path)
+
+
 def test_the_description_has_what_the_server_has(client):
     document = client.get("/openapi.json").json()
     assert document["info"]["version"] == __version__
