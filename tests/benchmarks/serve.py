@@ -9,9 +9,9 @@ the time of a search is that of real vectors, and its hits are meaningless. What
 used again. For each index, and for both fused, each client sends queries of 3 to 8 words one after
 the other over its own connection, for so many seconds after 5 that are not counted; then the
 mangled requests come (tests/support/mangled_requests.py). Printed: requests per second, errors,
-median and 99th percentile of the time of a request as the client sees it, and the memory that the
-server holds before and after, mapped pages of files included. The goals are no errors, no internal
-errors, and memory that does not grow by more than a tenth.
+median and 99th percentile of the time of a request as the client sees it, the CPU time of the
+server for each, and the memory that it holds before and after, mapped pages of files included. The
+goals are no errors, no internal errors, and memory that does not grow by more than a tenth.
 """
 
 import argparse
@@ -142,14 +142,17 @@ def measure_load(
     """Measure one index under load."""
     load_of_clients(server.address, index, clients, WARM_UP_SECONDS)
     memory_before = server.memory() / MIB
+    cpu_before = server.cpu_seconds()
     load = load_of_clients(server.address, index, clients, seconds)
+    cpu_seconds = server.cpu_seconds() - cpu_before
     memory_after = server.memory() / MIB
     milliseconds = np.array(load.seconds) * 1000
     rate = len(milliseconds) / seconds
     print(
         f"{index}: {len(milliseconds):,} requests of {clients} clients in {seconds:g} s, "
         f"{rate:,.1f} per second, p50 {np.percentile(milliseconds, 50):,.1f} ms, "
-        f"p99 {np.percentile(milliseconds, 99):,.1f} ms, {load.errors} errors "
+        f"p99 {np.percentile(milliseconds, 99):,.1f} ms, "
+        f"{cpu_seconds * 1000 / len(milliseconds):,.1f} ms of CPU each, {load.errors} errors "
         f"{dict(load.statuses)}, memory {memory_before:,.0f} -> {memory_after:,.0f} MiB",
         flush=True,
     )

@@ -93,6 +93,12 @@ class ServerProcess:
         pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that the process has used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks = int(fields[11]) + int(fields[12])  # in user mode, and in the kernel
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def stop(self, signum: int = signal.SIGTERM) -> int:
         """Send a signal, and return the status with which the server ends."""
         if self.process.poll() is None:
