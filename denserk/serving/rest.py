@@ -1,6 +1,6 @@
 """The JSON interface: paths, parameters and answers of Pyserini's REST server, and a few more.
 
-`GET /v1/{index}/search` and `GET /v1/{index}/doc/{docid}` are those of Pyserini 2.1 to 2.3. The
+`GET /v1/{index}/search` and `GET /v1/{index}/doc/{docid}` are those of Pyserini 2.1 to 2.4. The
 index may be several, `bm25+dense`, whose hits are fused.
 """
 
