@@ -158,6 +158,41 @@ def test_an_index_that_was_rebuilt_is_opened_again(own_index):
     assert texts == ["the moon", "the moon and the sea"]
 
 
+def test_a_request_that_has_begun_ends_on_the_old_version(own_index, monkeypatch):
+    own_index("the moon")
+    is_searching = threading.Event()
+    is_opened_again = threading.Event()
+    may_end = threading.Event()
+    with opened_service("bm25") as service, client_of(service, reload_seconds=0.05) as client:
+        answer = service.answer
+        index = service.indexes["bm25"]
+        open_index = index.open
+
+        def wait_and_answer(requests):
+            is_searching.set()
+            may_end.wait(PATIENCE)
+            return answer(requests)
+
+        def open_again():
+            opened = open_index()
+            is_opened_again.set()
+            return opened
+
+        monkeypatch.setattr(service, "answer", wait_and_answer)
+        monkeypatch.setattr(index, "open", open_again)
+        candidates = []
+        ask = partial(client.get, "/v1/bm25/search", params={"query": "moon"})
+        thread = threading.Thread(target=lambda: candidates.extend(ask().json()["candidates"]))
+        thread.start()
+        assert is_searching.wait(PATIENCE)
+        own_index("the moon", "the moon and the sea")
+        assert is_opened_again.wait(PATIENCE)
+        may_end.set()
+        thread.join(PATIENCE)
+        assert len(candidates) == 1
+        search_until(client, lambda new_candidates: len(new_candidates) == 2)
+
+
 def test_the_old_version_answers_while_the_new_one_cannot_be_opened(own_index, tmp_path, caplog):
     own_index("the moon")
     manifest = tmp_path / "bm25" / "manifest.json"

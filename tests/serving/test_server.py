@@ -4,6 +4,7 @@ import http.client
 import json
 import signal
 import socket
+import sys
 import threading
 import time
 from contextlib import closing
@@ -112,3 +113,11 @@ def test_the_server_listens_on_this_machine_alone(served):
         connection = http.client.HTTPConnection("127.0.0.2", address.port or 0)
         with closing(connection), pytest.raises(OSError, match="refused"):
             connection.request("GET", "/health")
+
+
+@pytest.mark.parametrize("module", ["starlette", "uvicorn", "mcp"])
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch, capsys, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    messages = errors_of(capsys, "--index", "bm25", status=2)
+    assert f"denserk serve needs the package {module}" in messages
+    assert "pip install mcp starlette uvicorn" in messages
