@@ -88,8 +88,8 @@ class ServerSettings(Settings):
     port: int = option(8000, at_least=0, at_most=65535)
     """Port; 0 takes a free one, which is logged."""
     allow_host: tuple[str, ...] = option((), metavar="NAME", repeat=True, nonempty=True)
-    """Name by which clients reach the server, such as that of a reverse proxy; repeatable. localhost
-    and --host are always accepted, and IP addresses if --host is not local."""
+    """Name by which clients reach the server, such as that of a reverse proxy; repeatable. Always
+    accepted are localhost and --host, and IP addresses if --host is not local."""
     mcp: bool = option(False, excludes="host port allow_host")
     """Serve the tools of MCP over standard input and output, and nothing else."""
     max_query_length: int = setting(2000, at_least=1)

@@ -48,18 +48,20 @@ class ServerNames:
     """
 
     names: Collection[str]
-    any_address: bool  # IP addresses are names, too: no other site can have them
+    proxy_names: Collection[str] = ()  # of those, which a proxy in front may have at its own port
+    any_address: bool = False  # IP addresses are names, too: no other site can have them
 
     @classmethod
     def of(cls, settings: ServerSettings) -> "ServerNames":
         """Return the names of a server by its settings."""
-        names = {name.lower() for name in (*LOCAL_NAMES, settings.host, *settings.allow_host)}
-        return cls(names, any_address=settings.host not in LOCAL_NAMES)
+        proxy_names = {name.lower() for name in settings.allow_host}
+        names = {*LOCAL_NAMES, settings.host.lower(), *proxy_names}
+        return cls(names, proxy_names, any_address=settings.host not in LOCAL_NAMES)
 
     def allow(self, host: str | None) -> bool:
         """Return whether a Host header, `name` or `name:port`, is one of the names.
 
-        >>> names = ServerNames({"localhost"}, any_address=False)
+        >>> names = ServerNames({"localhost"})
         >>> names.allow("localhost:8000"), names.allow("evil.example"), names.allow(None)
         (True, False, False)
         """
@@ -71,7 +73,7 @@ class ServerNames:
     def allow_origin(self, origin: str | None, host: str | None) -> bool:
         """Return whether a request comes from a page of this server, or from no page.
 
-        >>> names = ServerNames({"localhost"}, any_address=False)
+        >>> names = ServerNames({"localhost"})
         >>> names.allow_origin("http://localhost:8000", "localhost:8000")
         True
         >>> names.allow_origin("http://evil.example", "localhost:8000")
@@ -84,8 +86,7 @@ class ServerNames:
             return False
         if host is not None and origin_host == host.lower():
             return True
-        name = host_name(origin_host)
-        return name is not None and name in self.names and name not in LOCAL_NAMES
+        return host_name(origin_host) in self.proxy_names
 
 
 def host_name(host: str) -> str | None:

@@ -63,6 +63,14 @@ def test_pages_of_other_origins_are_rejected(client, origin, status):
     assert client.get(HEALTH, headers=headers).status_code == status
 
 
+def test_another_port_of_the_same_machine_is_another_origin(service):
+    headers = {"Host": "192.168.1.5:8000", "Origin": "http://192.168.1.5:3000"}
+    with client_of(service, host="192.168.1.5") as client:
+        assert client.get(HEALTH, headers=headers).status_code == 403
+        own = {**headers, "Origin": "http://192.168.1.5:8000"}
+        assert client.get(HEALTH, headers=own).status_code == 200
+
+
 def test_other_sites_may_link_to_a_page_and_embed_nothing(client):
     from_other_site = {"Sec-Fetch-Site": "cross-site"}
     link = {**from_other_site, "Sec-Fetch-Mode": "navigate"}
