@@ -19,11 +19,11 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:mcp")
 
 
-async def use_tools(server):
+async def use_tools(server, mode):
     """Call the tools by the SDK's client; return their names and the results of four calls."""
     from mcp import Client
 
-    async with Client(server) as client:
+    async with Client(server, mode=mode) as client:
         tools = await client.list_tools()
         calls: list[tuple[str, dict[str, Any]]] = [
             ("search", {"query": "river boat", "hits": 2}),
@@ -35,9 +35,9 @@ async def use_tools(server):
     return [tool.name for tool in tools.tools], results
 
 
-def check_tools(server):
-    """Call the tools of a server, and compare what they return."""
-    names, (found, fetched, absent, too_many) = asyncio.run(use_tools(server))
+def check_tools(server, mode="auto"):
+    """Call the tools of a server, and compare what they return; `mode` is the SDK's handshake."""
+    names, (found, fetched, absent, too_many) = asyncio.run(use_tools(server, mode))
     assert names == ["search", "fetch"]
     assert found.structured_content["index"] == "bm25"
     first, second = found.structured_content["results"]
@@ -61,7 +61,8 @@ def stdio_command(*options):
 @pytest.mark.slow
 def test_the_sdk_uses_the_tools_over_http(served):
     with running_server(served, "--index", "bm25", "--index", "dense") as server:
-        check_tools(f"{server.address}/mcp")
+        for mode in ("auto", "legacy"):  # with the protocol of 2026, and with those before
+            check_tools(f"{server.address}/mcp", mode)
 
 
 @pytest.mark.slow
