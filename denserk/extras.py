@@ -14,6 +14,9 @@ PACKAGES = {
     "Stemmer": "PyStemmer",
     "pymilvus": "pymilvus milvus-lite",
     "grpc": "grpcio",
+    "starlette": "mcp starlette uvicorn",
+    "uvicorn": "mcp starlette uvicorn",
+    "mcp": "mcp starlette uvicorn",
 }
 
 

@@ -175,6 +175,11 @@ def configure(settings: ConsoleSettings, *, repeats_notes: bool = False) -> None
     set_display(None if quiet else _shown)
 
 
+def repeat_notes() -> None:
+    """Show notes again that were shown before, and keep none of them: a server runs for weeks."""
+    configure(_settings, repeats_notes=True)
+
+
 def is_configured() -> bool:
     """Return whether messages and progress are shown."""
     return any(isinstance(handler, _Handler) for handler in logger.handlers)
@@ -214,8 +219,10 @@ class _Handler(logging.Handler):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Drop repeated notes: two steps of a command may open the same file."""
+        if self._repeats_notes:
+            return True
         message = record.getMessage()
-        is_new = self._repeats_notes or message not in self._shown
+        is_new = message not in self._shown
         self._shown.add(message)
         is_note = record.levelno <= logging.INFO
         is_progress = hasattr(record, "progress")

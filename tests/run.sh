@@ -8,7 +8,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
 
-extras=cpu,bm25,benchmarks,milvus,report,train,demo,int8,test,docs,dev
+extras=cpu,bm25,benchmarks,milvus,serve,report,train,demo,int8,test,docs,dev
 peers=()
 chosen="not slow and not peer and not gpu"
 if [ "${1:-}" = --gpu ]; then

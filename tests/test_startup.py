@@ -27,7 +27,7 @@ def loaded(*lines, heavy=("faiss", "torch", "transformers")):
 
 
 def test_help_loads_nothing_heavy():
-    heavy = ("faiss", "numpy", "pydantic", "torch", "transformers")
+    heavy = ("faiss", "numpy", "pydantic", "torch", "transformers", "mcp", "starlette", "uvicorn")
     assert not loaded(["--help"], *([name, "--help"] for name in COMMANDS), heavy=heavy)
 
 

@@ -30,6 +30,9 @@ SECTIONS = {
         "rerank": "Rerank the hits of a run with a cross-encoder.",
         "fuse": "Fuse several runs into one.",
     },
+    "Serve": {
+        "serve": "Serve indexes: a search page, JSON over HTTP, and tools for agents (MCP).",
+    },
     "Evaluate": {
         "eval": "Evaluate runs against relevance judgments (qrels) or answers.",
         "benchmark": "Evaluate runs or a model on named benchmarks.",

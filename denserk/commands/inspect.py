@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 # Extras whose packages `doctor` reports, without those for developers and alternatives. "core" is
 # no extra, but the label of packages that are needed without any.
-EXTRAS = "core cpu int8 bm25 lucene benchmarks milvus report train demo"
+EXTRAS = "core cpu int8 bm25 lucene benchmarks milvus serve report train demo"
 # x86 and ARM CPU flags, as Linux names them, that matter for model speed.
 FEATURES = "avx2 avx512f avx512_vnni avx512_bf16 amx_tile amx_bf16 amx_int8 asimd sve bf16 i8mm"
 Facts = Iterator[tuple[str, str]]  # name and value of each line of a section of `doctor`

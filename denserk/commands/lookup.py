@@ -1,20 +1,16 @@
 """`denserk search --query` and `--interactive`: hits with their passages, on the terminal."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.retrieval import SearchPaths
-from denserk.errors import UsageError
-from denserk.index.opening import OpenedIndex
+from denserk.index.excerpts import SpansOf, excerpt_of, marked_spans, query_terms
+from denserk.index.passage_sources import corpora_of_index, passages_of
 from denserk.index.ranking import Hits
-from denserk.index.terms import STOP_WORDS, TermSpan
-from denserk.io.corpus import PassageTexts, fitting_settings, read_passages
+from denserk.io.corpus import PassageTexts
 from denserk.io.files import STREAM, read_text_lines
-from denserk.io.manifest import CorpusSource, Manifest, corpora_of
 from denserk.io.outputs import scratch_folder
 from denserk.io.short_texts import one_line
 from denserk.records import Passage, Query
@@ -24,8 +20,6 @@ from denserk.tasks.search import SearchSession
 if TYPE_CHECKING:
     from rich.text import Text
 
-SpansOf = Callable[[str], list[TermSpan]]  # of the terms of a text
-EXCERPT = 320  # characters of a passage that are printed
 UNWRAPPED = 1 << 20  # columns of an output that is no terminal
 
 
@@ -34,11 +28,11 @@ def print_hits(paths: SearchPaths, session: SearchSession) -> None:
 
     The corpus is read once, and the passages that may be printed are copied to a temporary file.
     """
-    corpora = _corpora(paths, session.opened)
+    corpora = corpora_of_index(session.opened, paths.corpus)
     corpora_names = ", ".join(corpora)
     with scratch_folder("look-up") as scratch, closing(PassageTexts(scratch / "texts")) as texts:
         if paths.interactive:
-            texts.find(_passages(corpora), corpora_names, everything=True)
+            texts.find(passages_of(corpora), corpora_names, everything=True)
             for line in _typed_queries():
                 answers = _answer(session, [line])
                 heading = not sys.stdin.isatty()  # a terminal shows what was typed
@@ -47,7 +41,7 @@ def print_hits(paths: SearchPaths, session: SearchSession) -> None:
             answers = _answer(session, paths.query)
             for _, hits in answers:
                 texts.refer(docid for docid, _ in hits)
-            texts.find(_passages(corpora), corpora_names)
+            texts.find(passages_of(corpora), corpora_names)
             _print_answers(session, answers, texts, heading=True)
     session.searcher.warn_of_short_lists()
 
@@ -81,47 +75,6 @@ def _print_answers(
             hint = session.opened.hint_without_hits([query_text])
             reason = f" ({hint})" if hint else ""
             print(f"     no hits{reason}\n")  # noqa: T201
-
-
-def _passages(corpora: dict[str, CorpusSettings]) -> Iterator[Passage]:
-    """Yield the passages of corpora by name."""
-    for name, settings in corpora.items():
-        yield from read_passages(name, settings)
-
-
-def _corpora(paths: SearchPaths, opened: OpenedIndex) -> dict[str, CorpusSettings]:
-    """Return the corpora that the index was made from, by name, or --corpus in their place.
-
-    --corpus is read with the settings of the index's corpus if they fit, as the file may only have
-    moved.
-    """
-    sources: list[CorpusSource] = []
-    for manifest in opened.manifests:
-        sources += corpora_of(manifest)
-    settings = {source.name: source.settings for source in sources}
-    if paths.corpus is not None:
-        recorded_settings = next(iter(settings.values()), DETECTED)
-        return {paths.corpus: fitting_settings(paths.corpus, recorded_settings)}
-    hint = "give --corpus and the file of the passages"
-    for source in sources:
-        if source.name == STREAM:
-            raise UsageError(f"{opened.name} was made from standard input, which is gone", hint)
-        if source.absent is not None:
-            raise UsageError(f"{opened.name}: {source.absent}", hint)
-    if not sources:
-        problems = [f"{opened.name} names no corpus"]
-        for manifest in opened.manifests:
-            problems += _absent_vectors(manifest)
-        raise UsageError("; ".join(problems), hint)
-    return settings
-
-
-def _absent_vectors(manifest: Manifest | None) -> list[str]:
-    """Return messages of the folders of vectors that are gone: they would name the corpus."""
-    if manifest is None:
-        return []
-    folders = manifest.made_from.get("vectors", ())
-    return [manifest.absent[folder] for folder in folders if folder in manifest.absent]
 
 
 def _typed_queries() -> Iterator[str]:
@@ -162,7 +115,7 @@ def _print_query(
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = UNWRAPPED
-    terms = _query_terms(query_text, spans_of)
+    terms = query_terms(query_text, spans_of)
     if heading:
         console.print(Text(printable(query_text, None), "bold"))
     for rank, ((docid, score), passage) in enumerate(zip(hits, passages, strict=True), start=1):
@@ -171,23 +124,10 @@ def _print_query(
         line = Text.assemble(f"{rank:>3}  {score:.4f}  ", docid_cell, "  ", title)
         line.rstrip()
         console.print(line)
-        excerpt = _excerpt(passage.text, terms, spans_of)
+        excerpt = excerpt_of(passage.text, terms, spans_of)
         console.print(Padding.indent(_with_marks(excerpt, terms, spans_of), 5))
     if hits:
         console.print()
-
-
-def _query_terms(query_text: str, spans_of: SpansOf) -> set[str]:
-    """Return the terms of a query without stop words; all, if there are no others.
-
-    >>> from denserk.index.terms import word_spans
-    >>> sorted(_query_terms("When does the moon rise?", word_spans))
-    ['does', 'moon', 'rise', 'when']
-    >>> sorted(_query_terms("to be", word_spans))
-    ['be', 'to']
-    """
-    terms = {span.term for span in spans_of(query_text)}
-    return terms - STOP_WORDS or terms
 
 
 def _with_marks(text: str, terms: Iterable[str], spans_of: SpansOf) -> "Text":
@@ -195,42 +135,6 @@ def _with_marks(text: str, terms: Iterable[str], spans_of: SpansOf) -> "Text":
     from rich.text import Text
 
     marked = Text(printable(one_line(text), None))
-    matches = [span for span in spans_of(marked.plain) if span.term in terms]
-    for start, end in _joined(matches):
+    for start, end in marked_spans(marked.plain, terms, spans_of):
         marked.stylize("bold yellow", start, end)
     return marked
-
-
-def _joined(spans: Iterable[TermSpan]) -> Iterator[tuple[int, int]]:
-    """Yield where spans begin and end, as one those that overlap or touch, as bigrams do.
-
-    >>> list(_joined([TermSpan(0, 2, "東京"), TermSpan(1, 3, "京都"), TermSpan(5, 8, "and")]))
-    [(0, 3), (5, 8)]
-    """
-    start = end = 0
-    for span in spans:
-        if span.start > end:
-            if end > start:
-                yield start, end
-            start = span.start
-        end = span.end
-    if end > start:
-        yield start, end
-
-
-def _excerpt(text: str, terms: set[str], spans_of: SpansOf) -> str:
-    """Return the part of a text that has most of the terms.
-
-    >>> from denserk.index.terms import word_spans
-    >>> _excerpt("the moon rises", {"moon"}, word_spans)
-    'the moon rises'
-    """
-    excerpts = wrap(text, EXCERPT) or [""]
-    counts = []
-    for excerpt in excerpts:
-        terms_of_excerpt = {span.term for span in spans_of(excerpt)}
-        counts.append(len(terms & terms_of_excerpt))
-    best = counts.index(max(counts))
-    before = "… " if best > 0 else ""
-    after = " …" if best < len(excerpts) - 1 else ""
-    return f"{before}{excerpts[best]}{after}"
