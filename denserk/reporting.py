@@ -389,18 +389,25 @@ class _Column(NamedTuple):
     @property
     def width(self) -> int:
         """The number of characters of the longest line."""
-        return max(len(line) for text in (self.title, *self.cells) for line in text.split("\n"))
+        lines = "\n".join((self.title, *self.cells)).split("\n")
+        return max(len(line) for line in lines)
 
     @property
     def least_width(self) -> int:
         """The number of characters of the longest word."""
-        return max(len(word) for text in (self.title, *self.cells) for word in text.split() or [""])
+        words = " ".join((self.title, *self.cells)).split()
+        return max((len(word) for word in words), default=0)
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether all cells are numbers, or without a value."""
+        return all(cell in NO_VALUE or NUMBER.fullmatch(cell) for cell in self.cells)
 
     def with_broken_title(self) -> Self:
         """Return the column with a title in lines no longer than its longest word or cell."""
-        longest_word = max(self.title.split(), key=len, default="")
-        width = max(1, *map(len, (longest_word, *self.cells)))
-        return self._replace(title=fill(self.title, width))
+        words_and_cells = [*self.title.split(), *self.cells]
+        width = max(len(text) for text in words_and_cells)
+        return self._replace(title=fill(self.title, max(1, width)))
 
 
 def columns_that_fit(widths: Sequence[int], repeated: int, width: int) -> list[list[int]]:
@@ -430,9 +437,8 @@ def _terminal_table(columns: Sequence[_Column]) -> "Table":
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title, cells in columns:
-        is_numeric = all(cell in NO_VALUE or NUMBER.fullmatch(cell) for cell in cells)
-        table.add_column(title, justify="right" if is_numeric else "left")
+    for column in columns:
+        table.add_column(column.title, justify="right" if column.is_numeric else "left")
     for row in zip(*(column.cells for column in columns), strict=True):
         table.add_row(*row)
     return table

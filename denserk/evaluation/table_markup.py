@@ -116,13 +116,15 @@ def marked(cell: Cell) -> str:
 
 def parts_that_fit(table: Table, width: int) -> list[Table]:
     """Return a table in parts of at most `width` characters, each with the columns of names."""
-    texts = [table.header, *([marked(cell) for cell in row] for row in table.rows)]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    widths = [len(title) for title in table.header]
+    for row in table.rows:
+        for column, cell in enumerate(row):
+            widths[column] = max(widths[column], len(marked(cell)))
     parts = []
-    for group in columns_that_fit(widths, table.name_columns, width):
-        header = tuple(table.header[column] for column in group)
-        rows = tuple(tuple(row[column] for column in group) for row in table.rows)
-        parts.append(replace(table, header=header, rows=rows))
+    for columns in columns_that_fit(widths, table.name_columns, width):
+        header = tuple(table.header[column] for column in columns)
+        rows = [tuple(row[column] for column in columns) for row in table.rows]
+        parts.append(replace(table, header=header, rows=tuple(rows)))
     return parts
 
 

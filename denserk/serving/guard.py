@@ -204,7 +204,7 @@ class _Response:
             raise ClientDisconnect from error
 
     async def send_error(self, error: RequestError) -> None:
-        """Send an error as JSON, unless a response was begun."""
+        """Send an error as JSON, unless a response has started."""
         if self._has_started:
             return
         body = error_body(error)

@@ -1,4 +1,4 @@
-"""A local server that answers as OpenAI's /v1/embeddings does, and fails as it is told to.
+"""A local server that answers as OpenAI's /v1/embeddings does, and fails as a test says.
 
 The vector of a text depends on its words, so that texts that share words are close.
 """
