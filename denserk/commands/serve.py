@@ -10,7 +10,7 @@ import typer
 from denserk.commands.options import command
 from denserk.config import encoding
 from denserk.config.options import Given
-from denserk.config.serving import AnswerSettings, ServedSettings, ServerSettings
+from denserk.config.serving import AnswerSettings, ServedSettings, HttpSettings
 from denserk.errors import Interrupted
 from denserk.extras import require
 from denserk.reporting import repeat_notes
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 def serve(
     served: ServedSettings,
     answers: AnswerSettings,
-    settings: ServerSettings,
+    settings: HttpSettings,
     representation: Annotated[Given, encoding.RepresentationSettings],
     text: Annotated[Given, encoding.TextSettings],
     compute: encoding.ComputeSettings,

@@ -80,7 +80,7 @@ class AnswerSettings(Settings):
             raise UsageError(f"--hits {self.hits} is above --max-hits {self.max_hits}")
 
 
-class ServerSettings(Settings):
+class HttpSettings(Settings):
     """Server."""
 
     host: str = option("127.0.0.1", metavar="ADDRESS", nonempty=True)

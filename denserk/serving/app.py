@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from denserk.config.serving import AnswerSettings, ServerSettings
+from denserk.config.serving import AnswerSettings, HttpSettings
 from denserk.serving.batching import Batcher
 from denserk.serving.guard import Guard
 from denserk.serving.mcp_tools import McpEndpoint, tools_server
@@ -22,7 +22,7 @@ from denserk.serving.search import SearchService
 
 
 def create_app(
-    service: SearchService, answers: AnswerSettings, settings: ServerSettings
+    service: SearchService, answers: AnswerSettings, settings: HttpSettings
 ) -> ASGIApp:
     """Return the application that answers by a service."""
     batcher = Batcher(service, settings, Metrics())
@@ -55,7 +55,7 @@ def create_app(
 
 
 async def serve_tools(
-    service: SearchService, answers: AnswerSettings, settings: ServerSettings
+    service: SearchService, answers: AnswerSettings, settings: HttpSettings
 ) -> None:
     """Serve the tools of MCP over standard input and output, until the input ends."""
     batcher = Batcher(service, settings, Metrics())
@@ -64,7 +64,7 @@ async def serve_tools(
         await server.run_stdio_async()
 
 
-def limits_of(service: SearchService, answers: AnswerSettings, settings: ServerSettings) -> Limits:
+def limits_of(service: SearchService, answers: AnswerSettings, settings: HttpSettings) -> Limits:
     """Return what requests to a service may ask for."""
     return Limits(
         indexes=list(service.indexes),

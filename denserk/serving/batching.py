@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from denserk.config.serving import ServerSettings
+from denserk.config.serving import HttpSettings
 from denserk.errors import BeingWrittenError, DenserkError, reason_of
 from denserk.serving.indexes import ServedIndex
 from denserk.serving.metrics import Metrics
@@ -35,7 +35,7 @@ class Batcher:
     which it began, and an index that was rebuilt is exchanged between two batches.
     """
 
-    def __init__(self, service: SearchService, settings: ServerSettings, metrics: Metrics) -> None:
+    def __init__(self, service: SearchService, settings: HttpSettings, metrics: Metrics) -> None:
         self.service = service
         self.metrics = metrics
         self._settings = settings

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from denserk.config.serving import ServerSettings
+from denserk.config.serving import HttpSettings
 from denserk.errors import DenserkError
 from denserk.reporting import printable, show_error
 from denserk.serving.metrics import Metrics
@@ -52,7 +52,7 @@ class ServerNames:
     any_address: bool = False  # IP addresses are names, too: no other site can have them
 
     @classmethod
-    def of(cls, settings: ServerSettings) -> "ServerNames":
+    def of(cls, settings: HttpSettings) -> "ServerNames":
         """Return the names of a server by its settings."""
         proxy_names = {name.lower() for name in settings.allow_host}
         names = {*LOCAL_NAMES, settings.host.lower(), *proxy_names}
@@ -121,7 +121,7 @@ class Guard:
     log, and status 500.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, settings: HttpSettings, metrics: Metrics) -> None:
         self._app = app
         self._names = ServerNames.of(settings)
         self._settings = settings

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from denserk.config.encoding import ComputeSettings
-from denserk.config.serving import AnswerSettings, ServedSettings, ServerSettings
+from denserk.config.serving import AnswerSettings, ServedSettings, HttpSettings
 from denserk.errors import ServerError, UsageError
 from denserk.io.outputs import scratch_folder
 from denserk.serving.indexes import QueryModel, ServedIndex
@@ -57,7 +57,7 @@ def open_service(
         yield SearchService(indexes, answers, reranker)
 
 
-def serve_http(service: SearchService, answers: AnswerSettings, settings: ServerSettings) -> None:
+def serve_http(service: SearchService, answers: AnswerSettings, settings: HttpSettings) -> None:
     """Answer requests until a signal ends the process."""
     import uvicorn
 
@@ -83,7 +83,7 @@ def serve_http(service: SearchService, answers: AnswerSettings, settings: Server
             asyncio.run(server.serve(sockets=[listener]))
 
 
-def serve_mcp(service: SearchService, answers: AnswerSettings, settings: ServerSettings) -> None:
+def serve_mcp(service: SearchService, answers: AnswerSettings, settings: HttpSettings) -> None:
     """Serve the tools of MCP over standard input and output, until the input ends."""
     from denserk.serving.app import serve_tools
 
@@ -126,7 +126,7 @@ def _shown_errors_of_uvicorn() -> Iterator[None]:
         uvicorn_logger.removeHandler(handler)
 
 
-def require_free_port(settings: ServerSettings) -> None:
+def require_free_port(settings: HttpSettings) -> None:
     """Raise a ServerError if the port is taken: before minutes of loading."""
     listening_socket(settings.host, settings.port).close()
 

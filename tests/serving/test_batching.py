@@ -9,7 +9,7 @@ import pytest
 
 from denserk.commands.app import run
 from denserk.config.retrieval import FusionSettings
-from denserk.config.serving import ServerSettings
+from denserk.config.serving import HttpSettings
 from denserk.errors import BeingWrittenError
 from denserk.serving.batching import Batcher
 from denserk.serving.metrics import Metrics
@@ -29,7 +29,7 @@ def answers_of(service, requests, **settings):
     metrics = Metrics()
 
     async def ask():
-        batcher = Batcher(service, ServerSettings(**settings), metrics)
+        batcher = Batcher(service, HttpSettings(**settings), metrics)
         async with batcher.running():
             searches = map(batcher.search, requests)
             return await asyncio.gather(*searches, return_exceptions=True)

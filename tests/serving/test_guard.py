@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from denserk.config.serving import ServerSettings
+from denserk.config.serving import HttpSettings
 from denserk.serving.guard import Guard
 from denserk.serving.metrics import Metrics
 from tests.support.console import warnings_of
@@ -144,6 +144,6 @@ def test_a_client_that_goes_away_is_no_error(service, caplog, host):
         "query_string": b"",
         "headers": [(b"host", host.encode())],
     }
-    asyncio.run(Guard(answer, ServerSettings(), metrics)(scope, receive, fail))
+    asyncio.run(Guard(answer, HttpSettings(), metrics)(scope, receive, fail))
     assert metrics.requests == {("health", 499): 1}
     assert warnings_of(caplog) == []

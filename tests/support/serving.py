@@ -14,7 +14,7 @@ from typing import Any
 from denserk.commands.app import run
 from denserk.config.encoding import ComputeSettings
 from denserk.config.options import NOTHING
-from denserk.config.serving import AnswerSettings, ServedSettings, ServerSettings
+from denserk.config.serving import AnswerSettings, ServedSettings, HttpSettings
 from denserk.serving.search import SearchService
 from denserk.serving.server import open_service
 from tests.support.toy import write_toy
@@ -55,7 +55,7 @@ def client_of(
 
     from denserk.serving.app import create_app
 
-    app = create_app(service, answers or AnswerSettings(), ServerSettings(**settings))
+    app = create_app(service, answers or AnswerSettings(), HttpSettings(**settings))
     with TestClient(app, base_url=LOCAL) as client:
         yield client
 
