@@ -10,7 +10,7 @@ import typer
 from denserk.commands.options import command
 from denserk.config import encoding
 from denserk.config.options import Given
-from denserk.config.serving import AnswerSettings, ServedSettings, HttpSettings
+from denserk.config.serving import AnswerSettings, HttpSettings, ServedSettings
 from denserk.errors import Interrupted
 from denserk.extras import require
 from denserk.reporting import repeat_notes
@@ -30,6 +30,7 @@ def serve(
     representation: Annotated[Given, encoding.RepresentationSettings],
     text: Annotated[Given, encoding.TextSettings],
     compute: encoding.ComputeSettings,
+    model_server: encoding.ServerSettings,
 ) -> Any:
     """Serve indexes: a search page, JSON over HTTP, and tools for agents (MCP).
 
@@ -44,7 +45,7 @@ def serve(
         if not settings.mcp:
             server.require_free_port(settings)
         overrides = (representation, text)
-        with server.open_service(served, answers, overrides, compute) as service:
+        with server.open_service(served, answers, overrides, compute, model_server) as service:
             repeat_notes()
             serve_requests = server.serve_mcp if settings.mcp else server.serve_http
             serve_requests(service, answers, settings)

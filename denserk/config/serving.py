@@ -44,7 +44,7 @@ class ServedSettings(Settings, kw_only=True):
     model: str | None = option(
         None, "--encoder", "--model-name-or-path", metavar="NAME|DIR|HUB_ID", completes="models"
     )
-    """Model that encodes the queries. [default: the model of each index]"""
+    """Model that encodes the queries, also openai:NAME. [default: the model of each index]"""
     rerank: str | None = option(None, "--reranker", metavar="NAME|DIR|HUB_ID")
     """Cross-encoder that reranks the first hits: a folder or a Hugging Face name."""
     corpus: str | None = option(None, metavar="FILE|DIR|NAME")

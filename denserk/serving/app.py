@@ -21,9 +21,7 @@ from denserk.serving.rest import RestInterface, as_request_error, json_error
 from denserk.serving.search import SearchService
 
 
-def create_app(
-    service: SearchService, answers: AnswerSettings, settings: HttpSettings
-) -> ASGIApp:
+def create_app(service: SearchService, answers: AnswerSettings, settings: HttpSettings) -> ASGIApp:
     """Return the application that answers by a service."""
     batcher = Batcher(service, settings, Metrics())
     limits = limits_of(service, answers, settings)

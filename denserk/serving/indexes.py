@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import NO_SERVER, ComputeSettings, ServerSettings
 from denserk.config.retrieval import SearchSettings
 from denserk.config.serving import NamedIndex
 from denserk.errors import BeingWrittenError
@@ -27,6 +27,7 @@ class QueryModel:
     name: str | None  # None: the model of the index
     overrides: tuple[Mapping[str, Any], Mapping[str, Any]]  # of representation and texts
     compute: ComputeSettings
+    server: ServerSettings = NO_SERVER  # of a model behind a URL
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,13 @@ class ServedIndex:
         corpora = corpora_of_index(opened, self._corpus)
         encoder = None
         if opened.bm25 is None:
-            encoder = load_query_encoder(opened, self._model.name, self._model.overrides, compute)
+            encoder = load_query_encoder(
+                opened,
+                self._model.name,
+                self._model.overrides,
+                compute,
+                server=self._model.server,
+            )
         index = OpenIndex(opened, encoder, self._shared_passages.of(corpora))
         index.search(["first query"], 1)
         return index

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
-from denserk.config.encoding import ComputeSettings
-from denserk.config.serving import AnswerSettings, ServedSettings, HttpSettings
+from denserk.config.encoding import NO_SERVER, ComputeSettings, ServerSettings
+from denserk.config.serving import AnswerSettings, HttpSettings, ServedSettings
 from denserk.errors import ServerError, UsageError
 from denserk.io.outputs import scratch_folder
 from denserk.serving.indexes import QueryModel, ServedIndex
@@ -30,10 +30,12 @@ def open_service(
     answers: AnswerSettings,
     overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
     compute: ComputeSettings,
+    model_server: ServerSettings = NO_SERVER,
 ) -> Iterator[SearchService]:
     """Open all indexes and models; an error says what is missing.
 
-    `overrides` are fields of the representation and of the texts that replace those of the models.
+    `overrides` are fields of the representation and of the texts that replace those of the models,
+    `model_server` is that of a model behind a URL.
     """
     reranker = None
     reranker_fields: Sequence[str] = ()
@@ -46,7 +48,7 @@ def open_service(
         reranker = PairScorer(served.rerank, compute=compute)
         reranker_fields = reranker.text.fields
     with scratch_folder("serve") as scratch:
-        model = QueryModel(served.model, overrides, compute)
+        model = QueryModel(served.model, overrides, compute, model_server)
         shared_passages = SharedPassages(scratch, reranker_fields)
         indexes = [
             ServedIndex(index, model, served.corpus, shared_passages) for index in served.indexes

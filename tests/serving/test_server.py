@@ -15,7 +15,8 @@ from urllib.request import urlopen
 import pytest
 
 from denserk.commands.app import run
-from tests.support.serving import running_server
+from denserk.config.encoding import ServerSettings
+from tests.support.serving import client_of, opened_service, running_server
 
 SERVE = ("serve", "--port", "0", "--device", "cpu")
 
@@ -121,3 +122,18 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
     messages = errors_of(capsys, "--index", "bm25", status=2)
     assert f"denserk serve needs the package {module}" in messages
     assert "pip install mcp starlette uvicorn" in messages
+
+
+def test_queries_are_encoded_by_a_model_behind_a_url(served, embeddings, tmp_path):
+    url = ["--base-url", embeddings.url]
+    corpus = ["--corpus", str(served / "corpus.jsonl")]
+    vectors = ["--output", str(tmp_path / "served-vectors")]
+    assert run(["encode", "--model", "openai:m", *url, *corpus, *vectors]) == 0
+    indexes = (str(tmp_path / "served-vectors"),)
+    with opened_service(*indexes) as service, client_of(service) as client:
+        answer = client.get("/v1/served-vectors/search", params={"query": "moon and star"}).json()
+    assert len(answer["candidates"]) == 6
+    other = ServerSettings(base_url=embeddings.url.replace("127.0.0.1", "localhost"))
+    with opened_service(*indexes, model="openai:m", model_server=other) as service:
+        (index,) = service.indexes.values()
+        assert index.current.description()["model"] == "openai:m"

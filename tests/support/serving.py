@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from denserk.commands.app import run
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import NO_SERVER, ComputeSettings, ServerSettings
 from denserk.config.options import NOTHING
-from denserk.config.serving import AnswerSettings, ServedSettings, HttpSettings
+from denserk.config.serving import AnswerSettings, HttpSettings, ServedSettings
 from denserk.serving.search import SearchService
 from denserk.serving.server import open_service
 from tests.support.toy import write_toy
@@ -36,13 +36,18 @@ def write_indexes(folder: Path, model: Path) -> Path:
 
 @contextlib.contextmanager
 def opened_service(
-    *indexes: str, rerank: Path | None = None, answers: AnswerSettings | None = None, **served: Any
+    *indexes: str,
+    rerank: Path | None = None,
+    answers: AnswerSettings | None = None,
+    model_server: ServerSettings = NO_SERVER,
+    **served: Any,
 ) -> Iterator[SearchService]:
     """Yield the service of some indexes."""
     settings = ServedSettings(
         index=tuple(indexes), rerank=None if rerank is None else str(rerank), **served
     )
-    with open_service(settings, answers or AnswerSettings(), (NOTHING, NOTHING), CPU) as service:
+    answers = answers or AnswerSettings()
+    with open_service(settings, answers, (NOTHING, NOTHING), CPU, model_server) as service:
         yield service
 
 
