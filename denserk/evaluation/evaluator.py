@@ -99,6 +99,13 @@ def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterato
             f"{run.name}: no hit is judged: hits are passages such as {run.passage!r}, judgments "
             f"are of documents such as {document!r}; search --max-passage writes documents",
         )
+    elif run.unjudged_hit is not None:
+        hit, judged = run.unjudged_hit
+        yield Remark(
+            logging.WARNING,
+            f"{run.name}: no hit is judged: hits are passages such as {hit!r}, judgments are of "
+            f"passages such as {judged!r}; are these ids of the same corpus?",
+        )
     if run.unjudged:
         yield Remark(
             logging.INFO,
@@ -187,6 +194,7 @@ class Evaluator:
             unjudged=tuple(qid for qid in run if qid not in judged_queries),
             ties=_count_ties(run) if ties is None else ties,
             passage=self._passage_of_judged_document(run),
+            unjudged_hit=self._unjudged_hit(run),
         )
 
     def _no_common_query(self, name: str, run: Run) -> MismatchError:
@@ -232,6 +240,17 @@ class Evaluator:
                 if passage is None and document_of(docid, "#") in judged:
                     passage = docid
         return passage
+
+    def _unjudged_hit(self, run: Run) -> tuple[str, str] | None:
+        """Return a hit and a judged passage of its query, if no hit of a run is judged."""
+        example = None
+        for qid, hits in run.items():
+            judged = self._judgments.get(qid, {})
+            if not judged.keys().isdisjoint(hits):
+                return None
+            if judged and example is None:
+                example = (next(iter(hits)), next(iter(judged)))
+        return example
 
     def result(self, runs: Sequence[RunResult], level: int = 1) -> EvaluationResult:
         """Return the results of several runs as one, and log the remarks on them.

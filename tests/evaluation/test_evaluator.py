@@ -130,10 +130,16 @@ def test_a_run_without_hits_for_judged_queries_is_rejected(run: Scores, message:
             ],
         ),
         ({"a#1": 2.0, "b": 1.0}, []),  # a document is among the hits
-        ({"x#0": 2.0, "y": 1.0}, []),
+        (
+            {"x#0": 2.0, "y": 1.0},
+            [
+                "run: no hit is judged: hits are passages such as 'x#0', judgments are of "
+                "passages such as 'a'; are these ids of the same corpus?"
+            ],
+        ),
     ],
 )
-def test_passages_of_judged_documents_are_warned_of(
+def test_hits_of_which_none_is_judged_are_warned_of(
     hits: dict[str, float], warnings: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     evaluator = Evaluator(parse_measures(["RR@10"]).measures, {"q1": {"a": 1, "b": 0}})
