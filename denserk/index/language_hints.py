@@ -113,7 +113,10 @@ def _hint_for_one_language(language: Language, suggestion: Suggestion, index: In
     """Return the hint for an index of one language, which may be that of the queries."""
     if language is ENGLISH and suggestion.language is ENGLISH:
         command = index.command(GERMAN)
-        return f"the index is for English; for another language, such as German: {command}"
+        return (
+            "the index, which is for English, has none of the words; if they are of another "
+            f"language, such as German: {command}"
+        )
     if suggestion.language is language:
         return ""
     if language is not ENGLISH and suggestion.is_shared:
