@@ -168,6 +168,12 @@ class StoredEncoder:
                 "given: a new head is random, and for training only"
             )
         backbone = self.backbone(with_head=with_head, fresh=fresh)
+        if fresh and not is_fresh_chosen:
+            logger.warning(
+                f"{self.folder} has no masked-language-model head, and a random one takes long to "
+                "train: --set mlm-head=none leaves it out, pretrain --objective mlm --set "
+                "head-only=yes trains one first"
+            )
         encoder = Encoder(backbone, settings, self.activation)
         self._fill_heads(encoder, train=train)
         return encoder.train(train)

@@ -248,6 +248,9 @@ def test_a_fresh_head_is_tied_and_initialised_as_the_backbones_own(
         else:  # drawn with the configuration's deviation
             assert 0.2 < parameter.std() < 0.4, name
     assert caplog.messages[0] == "randomly initialised: the masked-language-model head"
+    warnings = [record for record in caplog.records if record.levelname == "WARNING"]
+    was_chosen = settings.mlm_head is MlmHead.FRESH
+    assert any("--set mlm-head=none" in record.message for record in warnings) is not was_chosen
 
 
 @pytest.mark.parametrize("settings", [AGG, FRESH, MIX], ids=["agg", "fresh", "scalar-mix"])
