@@ -189,21 +189,31 @@ def misses(
 
 def _print_misses(result: "MissesResult") -> None:
     """Print the misses by cause, what was not tried, and the gains of the changes."""
+    from denserk.io.misses import MODEL
+
     typer.echo(
         f"{result.run}: {result.measure} {result.value:.4f}; {len(result.passages):,} of "
         f"{result.relevant:,} relevant passages of {result.queries:,} queries are not among the "
         f"first {result.k} hits"
     )
     total = max(len(result.passages), 1)
+    untried = [cause for cause in result.causes if cause.not_tried]
     rows = []
     for cause in result.causes:
+        title = cause.title
+        if cause.cause == MODEL and untried:
+            title = "none of the causes that were tried"
         brings_in = f"{cause.brings_in:,}" if not cause.not_tried else "not tried"
         share = f"{100 * cause.misses / total:.1f}"
-        rows.append((cause.cause, f"{cause.misses:,}", share, brings_in, cause.title))
+        rows.append((cause.cause, f"{cause.misses:,}", share, brings_in, title))
     print_table(("cause", "misses", "%", "brings in", "what"), rows)
-    for cause in result.causes:
-        if cause.not_tried:
-            typer.echo(f"not tried: {cause.cause}: {cause.not_tried}")
+    for cause in untried:
+        typer.echo(f"not tried: {cause.cause}: {cause.not_tried}")
+    if untried:
+        typer.echo(
+            f"{len(untried)} causes were not tried: misses of the cause {MODEL} may have one of "
+            "these"
+        )
     if result.unsearched_fields:
         choices = " or ".join(result.unsearched_fields)
         typer.echo(f"the topics have a field that was not searched: --set topics-field={choices}")

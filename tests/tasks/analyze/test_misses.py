@@ -602,6 +602,8 @@ def test_the_command_prints_causes_and_gains(folder, capsys):
     output = capsys.readouterr().out
     assert "cause\tmisses\t%\tbrings in\twhat" in output
     assert "not tried: approximate: the search is exact" in output
+    assert "none of the causes that were tried" in output  # what is left is not the model's fault
+    assert "none of these: the model" not in output
 
 
 def test_the_report_shows_the_causes(folder):
