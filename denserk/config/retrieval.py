@@ -190,7 +190,10 @@ class SearchPaths(TopicsSettings, RunOutput, kw_only=True):
         if not has_typed_queries and not self.topics and not self.encoded_queries:
             raise UsageError("no queries: give --topics, --query or --encoded-queries")
         if not has_typed_queries and not self.output:
-            raise UsageError("--output must be given")
+            raise UsageError(
+                "--output must be given",
+                "add --output run.trec, or --output - for standard output",
+            )
 
 
 class RerankPaths(RunOutput, kw_only=True):
