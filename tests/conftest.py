@@ -5,6 +5,7 @@ subprocess: no test may depend on thread counts, locale, colours or caches that 
 """
 
 import logging
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,9 @@ from denserk.config.encoding import Dtype
 from denserk.reporting import set_display
 from tests.support.environment import set_up_variables
 from tests.support.toy import VOCABULARY, write_toy
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell starts what runs behind it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # commands that tests start hear it
 
 if TYPE_CHECKING:
     from tests.support.embeddings_server import EmbeddingsServer

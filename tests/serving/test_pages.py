@@ -189,7 +189,8 @@ def test_a_browser_searches_by_keyboard_on_a_phone(served, browser, scheme):
         tab.on("console", lambda message: events.append(message.text))
         tab.on("request", lambda request: requests.add(urlsplit(request.url).netloc))
         tab.goto(server.address)
-        tab.keyboard.type("river boat")  # the field has the focus
+        tab.locator("input:focus").wait_for()  # the page gives it to the field
+        tab.keyboard.type("river boat")
         tab.keyboard.press("Enter")
         tab.get_by_role("heading", name="2 hits").wait_for()
         width = tab.locator("main").bounding_box()["width"]
