@@ -141,10 +141,12 @@ class ServedEncoder:
         if side == QUERY:
             queries: Sequence[Query] = texts
             ids = [query.qid for query in queries]
-            return NamedTexts(side, ids, [query_input(query, self.text) for query in queries])
+            inputs = [query_input(query, self.text) for query in queries]
+            return NamedTexts(side, ids, inputs)
         passages: Sequence[Passage] = texts
+        ids = [passage.docid for passage in passages]
         inputs = [str(passage_input(passage, self.text, "")) for passage in passages]
-        return NamedTexts(side, [passage.docid for passage in passages], inputs)
+        return NamedTexts(side, ids, inputs)
 
     def encode_planned(
         self, side: str, planned: NamedTexts, advance: Advance = None
