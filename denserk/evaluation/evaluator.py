@@ -26,6 +26,7 @@ from denserk.evaluation.measures import (
     summarize,
     underlying,
 )
+from denserk.evaluation.needed_hits import first_hits
 from denserk.evaluation.providers import Judgments, measure_groups
 from denserk.evaluation.results import EvaluationResult, Grades, Run, RunResult, Values
 from denserk.io.files import STREAM
@@ -172,10 +173,18 @@ class Evaluator:
             names = [str(measure) for measure in group.measures]
             self.providers[provider] = (*self.providers.get(provider, ()), *names)
 
-    def evaluate(self, name: str, run: Run, ties: Mapping[str, int] | None = None) -> RunResult:
+    def evaluate(
+        self,
+        name: str,
+        run: Run,
+        ties: Mapping[str, int] | None = None,
+        *,
+        is_any_judged: bool | None = None,
+    ) -> RunResult:
         """Measure one run; a MismatchError says that none of its queries is judged.
 
-        `ties` are how many hits of each query score as one above; by default they are counted.
+        `ties` are how many hits of each query score as one above, and `is_any_judged` whether a hit
+        is judged, for runs that lack hits which no measure needs. By default all hits are there.
         """
         run = {qid: hits for qid, hits in run.items() if hits}
         missing = tuple(qid for qid in self.queries if qid not in run)
@@ -193,8 +202,8 @@ class Evaluator:
             missing=missing,
             unjudged=tuple(qid for qid in run if qid not in judged_queries),
             ties=_count_ties(run) if ties is None else ties,
-            passage=self._passage_of_judged_document(run),
-            unjudged_hit=self._unjudged_hit(run),
+            passage=None if is_any_judged else self._passage_of_judged_document(run),
+            unjudged_hit=None if is_any_judged else self._unjudged_hit(run),
         )
 
     def _no_common_query(self, name: str, run: Run) -> MismatchError:
@@ -242,14 +251,15 @@ class Evaluator:
         return passage
 
     def _unjudged_hit(self, run: Run) -> tuple[str, str] | None:
-        """Return a hit and a judged passage of its query, if no hit of a run is judged."""
+        """Return a query's first hit and a judged passage of it, if no hit of a run is judged."""
         example = None
         for qid, hits in run.items():
             judged = self._judgments.get(qid, {})
             if not judged.keys().isdisjoint(hits):
                 return None
             if judged and example is None:
-                example = (next(iter(hits)), next(iter(judged)))
+                [first_hit] = first_hits(hits, 1)
+                example = (first_hit, next(iter(judged)))
         return example
 
     def result(self, runs: Sequence[RunResult], level: int = 1) -> EvaluationResult:

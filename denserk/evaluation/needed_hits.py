@@ -28,6 +28,8 @@ class NeededHits(NamedTuple):
     scores: dict[str, float]  # by passage
     # how many hits, needed or not, have the score of a hit above, down to the last one needed
     ties: int = 0
+    # whether a hit is judged, needed or not; None where the choice does not look at judgments
+    is_any_judged: bool | None = None
 
 
 class SelectedHits(NamedTuple):
@@ -36,6 +38,7 @@ class SelectedHits(NamedTuple):
     run: Run
     # by query, where there are some; None where the run has all hits: `Evaluator` counts them
     ties: Mapping[str, int] | None = None
+    is_any_judged: bool | None = None  # as of `NeededHits`, of all queries
 
 
 Keep = Callable[[RankedList | HitColumns], NeededHits]  # chooses among the hits of a query
@@ -84,12 +87,14 @@ def _needed_hits(queries: Iterable[RankedList | HitColumns], keep: Keep) -> Sele
     """Return the hits that `keep` chooses of each query, and the ties of queries that have some."""
     run = {}
     ties = {}
+    is_any_judged = None
     for hits in queries:
         needed = keep(hits)
         run[hits.qid] = needed.scores
         if needed.ties:
             ties[hits.qid] = needed.ties
-    return SelectedHits(run, ties)
+        is_any_judged = is_any_judged or needed.is_any_judged
+    return SelectedHits(run, ties, is_any_judged)
 
 
 def _without_query(qid: str, hits: Mapping[str, float]) -> dict[str, float]:
@@ -185,6 +190,7 @@ def prune_by_judgments(
     return NeededHits(
         scores=_scores_of_rows(hits, np.flatnonzero(is_needed)),
         ties=_count_ties_from(ascending, lowest_needed),
+        is_any_judged=bool(judged_rows),
     )
 
 

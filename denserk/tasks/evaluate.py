@@ -28,6 +28,7 @@ class NamedRun:
     hits: Run
     tag: str | None = None  # the last column of TREC's format, for the measure runid
     ties: Mapping[str, int] | None = None  # hits that tie with another; None: counted in `hits`
+    is_any_judged: bool | None = None  # whether a hit of the run is; None: seen in `hits`
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def read_runs(
         else:
             tag = None
             selected = select_hits(source, settings, keep)
-        yield NamedRun(name, selected.run, tag, selected.ties)
+        yield NamedRun(name, selected.run, tag, selected.ties, selected.is_any_judged)
 
 
 def _needed_hits(grades: Grades, settings: EvaluationSettings) -> Keep | None:
@@ -113,7 +114,7 @@ def evaluate_runs(
     reports_tags = parsed_measures(settings).has_run_id
     results = []
     for run in runs:
-        result = evaluator.evaluate(run.name, run.hits, run.ties)
+        result = evaluator.evaluate(run.name, run.hits, run.ties, is_any_judged=run.is_any_judged)
         run_id = (run.tag or run.name) if reports_tags else None
         results.append(replace(result, run_id=run_id))
     return evaluator.result(results, settings.relevance_level)

@@ -211,6 +211,14 @@ def test_pruned_and_whole_runs_have_the_same_measures(
         check_that_pruning_changes_nothing(run_file, qrels_file, tuple(measures), level)
 
 
+def test_a_judged_hit_below_the_depth_of_the_measures_is_a_judged_hit(tmp_path: Path) -> None:
+    run_file = write_run(tmp_path / "run", {"q1": {"d1": 3.0, "d2": 2.0, "d3": 1.0}})
+    qrels_file = write_qrels(tmp_path / "qrels", {"q1": {"d3": 1}})
+    check_that_pruning_changes_nothing(run_file, qrels_file, ("nDCG@1",))
+    result = evaluate([run_file], qrels_file, EvaluationSettings(("nDCG@1",))).runs[0]
+    assert result.unjudged_hit is None
+
+
 def highest_first(hits: dict[str, float]) -> dict[str, float]:
     return {docid: hits[docid] for docid in sorted(hits, key=hits.__getitem__, reverse=True)}
 
