@@ -197,23 +197,24 @@ def _print_misses(result: "MissesResult") -> None:
         f"first {result.k} hits"
     )
     total = max(len(result.passages), 1)
-    untried = [cause for cause in result.causes if cause.not_tried]
     rows = []
     for cause in result.causes:
-        title = cause.title
-        if cause.cause == MODEL and untried:
-            title = "none of the causes that were tried"
-        brings_in = f"{cause.brings_in:,}" if not cause.not_tried else "not tried"
+        brings_in = f"{cause.brings_in:,}"
+        if cause.not_tried:
+            brings_in = "not tried" if cause.applies else "-"
         share = f"{100 * cause.misses / total:.1f}"
-        rows.append((cause.cause, f"{cause.misses:,}", share, brings_in, title))
+        rows.append((cause.cause, f"{cause.misses:,}", share, brings_in, cause.title))
     print_table(("cause", "misses", "%", "brings in", "what"), rows)
-    for cause in untried:
-        typer.echo(f"not tried: {cause.cause}: {cause.not_tried}")
+    untried = 0
+    for cause in result.causes:
+        if not cause.not_tried:
+            continue
+        untried += cause.applies
+        status = "not tried" if cause.applies else "does not apply"
+        typer.echo(f"{status}: {cause.cause}: {cause.not_tried}")
     if untried:
-        typer.echo(
-            f"{len(untried)} causes were not tried: misses of the cause {MODEL} may have one of "
-            "these"
-        )
+        causes = "1 cause was" if untried == 1 else f"{untried} causes were"
+        typer.echo(f"{causes} not tried: misses of the cause {MODEL} may have one of these")
     if result.unsearched_fields:
         choices = " or ".join(result.unsearched_fields)
         typer.echo(f"the topics have a field that was not searched: --set topics-field={choices}")

@@ -25,9 +25,10 @@ TITLES = {
     "words": "words that only BM25 matches",
     "position": "position in the passage",
     "subwords": "words of the query split into many subword tokens",
-    MODEL: "none of these: the model",
+    MODEL: "none of the causes that were tried",
     FOUND: "none: it is among the first hits",
 }
+ALL_TRIED = "none of these: the model"  # the title of `MODEL` where no cause is left to try
 
 
 class MissedPassage(NamedTuple):

@@ -47,6 +47,7 @@ from denserk.tasks.analyze.miss_hits import (
 from denserk.tasks.analyze.miss_inputs import (
     COMPARED_QUERIES,
     NO_QUERIES,
+    DoesNotApplyError,
     NotTriedError,
     OpenIndexes,
     RunOrigin,
@@ -91,13 +92,14 @@ class MissedRun:
     compute: ComputeSettings
     indexes: OpenIndexes
     search: DenseSearch | None  # None: it cannot be repeated
-    no_search: str  # why not
+    no_search: NotTriedError | None  # why not
 
     @property
     def dense(self) -> DenseSearch:
         """The search by vectors; a NotTriedError says why it cannot be repeated."""
         if self.search is None:
-            raise NotTriedError(self.no_search)
+            assert self.no_search is not None
+            raise self.no_search
         return self.search
 
     @property
@@ -123,16 +125,16 @@ def open_missed_run(
     depth = max(map(len, evidence.hits.values()))
     indexes = open_indexes(origin, compute, depth)
     search = None
-    no_search = ""
+    no_search: NotTriedError | None = None
     if indexes.bm25 is not None:
-        no_search = BM25_RUN
+        no_search = DoesNotApplyError(BM25_RUN)
     else:
         try:
             search = open_dense_search(
                 origin, indexes.vectors, settings, compute, evidence.hits, evidence.queries
             )
         except NotTriedError as error:
-            no_search = str(error)
+            no_search = error
     return MissedRun(
         settings, origin, evidence, misses, corpus, compute, indexes, search, no_search
     )
@@ -147,11 +149,18 @@ class Cause(NamedTuple):
     needs_texts: bool = False  # texts of passages
 
 
+class NotTried(NamedTuple):
+    """Why the changes of a cause are not tried."""
+
+    reason: str
+    applies: bool  # whether passages may be missed for this cause all the same
+
+
 class TriedChanges(NamedTuple):
     """The changes that can be tried, in the order of their causes."""
 
     changes: list[Change]
-    not_tried: dict[str, str]  # why, by cause
+    not_tried: dict[str, NotTried]  # by cause
 
 
 def find_changes(run: MissedRun) -> TriedChanges:
@@ -162,14 +171,15 @@ def find_changes(run: MissedRun) -> TriedChanges:
         try:
             changes += _changes_of(cause, run)
         except NotTriedError as error:
-            not_tried[cause.name] = str(error)
+            applies = not isinstance(error, DoesNotApplyError)
+            not_tried[cause.name] = NotTried(str(error), applies)
     return TriedChanges(changes, not_tried)
 
 
 def _changes_of(cause: Cause, run: MissedRun) -> list[Change]:
     """Return the changes of a cause; a NotTriedError says why there are none."""
-    if cause.needs_vectors and run.search is None:
-        raise NotTriedError(run.no_search)
+    if cause.needs_vectors and run.no_search is not None:
+        raise run.no_search
     if cause.needs_texts and not run.evidence.texts:
         raise NotTriedError(NO_TEXTS)
     if run.settings.causes and cause.name not in run.settings.causes:
@@ -226,7 +236,7 @@ def search_exactly(run: MissedRun) -> list[Change]:
         raise NotTriedError("the vectors of the index are not there")
     if is_cut:
         raise NotTriedError("vectors are cut, and " + NO_TEXTS)
-    raise NotTriedError("the search is exact, in all dimensions")
+    raise DoesNotApplyError("the search is exact, in all dimensions")
 
 
 # outdated, hub, copies, unjudged
@@ -268,7 +278,7 @@ def read_whole_passages(run: MissedRun) -> list[Change]:
     lengths = [passages.length(texts[miss.docid]) for miss in run.misses if miss.docid in texts]
     longest = max(lengths, default=0)
     if longest <= passages.limit:
-        raise NotTriedError(f"no missed passage is longer than {passages.limit} tokens")
+        raise DoesNotApplyError(f"no missed passage is longer than {passages.limit} tokens")
     all_long = _all_long_passages(run, passages)
     most_positions = run.dense.passage_encoder.max_length
     new_limit = longest if most_positions is None else min(longest, most_positions)
@@ -302,7 +312,7 @@ def search_more_fields(run: MissedRun) -> list[Change]:
     if not run.evidence.queries:
         raise NotTriedError(NO_QUERIES)
     if not run.evidence.queries_with_field:
-        raise NotTriedError("the topics have no field that was not searched")
+        raise DoesNotApplyError("the topics have no field that was not searched")
     search = _bm25_search(run) if run.indexes.bm25 is not None else run.dense.search
     changes: list[Change] = []
     for fields, queries in run.evidence.queries_with_field.items():
@@ -355,9 +365,11 @@ def _parts_with_bm25(run: MissedRun) -> FusedParts:
     bm25 = run.settings.bm25
     is_bm25_run = any(is_bm25(name) for name in run.origin.indexes)
     if is_bm25_run and run.origin.is_searched:
+        raise DoesNotApplyError(BM25_RUN)
+    if bm25 is None and is_bm25_run:
         raise NotTriedError(BM25_RUN)
     if bm25 is None:
-        raise NotTriedError(BM25_RUN if is_bm25_run else "no BM25 (--bm25)")
+        raise NotTriedError("no BM25 (--bm25)")
     if Path(bm25).is_dir() and not run.evidence.queries:
         raise NotTriedError(NO_QUERIES)
     hits = bm25_hits(bm25, run.evidence.queries, run.compute, run.depth)

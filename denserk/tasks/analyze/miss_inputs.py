@@ -246,7 +246,11 @@ def read_hits(path: str) -> dict[str, Hits]:
 
 
 class NotTriedError(Exception):
-    """A search cannot be repeated. The message is the reason; `Changes` notes it for the user."""
+    """The changes of a cause cannot be tried. The message is the reason, which the user reads."""
+
+
+class DoesNotApplyError(NotTriedError):
+    """No passage can be missed for a cause, so that nothing is left to try."""
 
 
 class OpenIndexes(NamedTuple):

@@ -22,11 +22,11 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.evaluation.measures import Measure, parse_measures
 from denserk.evaluation.results import Grades
 from denserk.io.exclusions import read_exclusions
-from denserk.io.misses import FOUND, MODEL, TITLES, MissedPassage, write_misses
+from denserk.io.misses import ALL_TRIED, FOUND, MODEL, TITLES, MissedPassage, write_misses
 from denserk.io.qrels import read_qrels_map
 from denserk.io.short_texts import first_names
 from denserk.records import Passage
-from denserk.tasks.analyze.miss_causes import CAUSES, find_changes, open_missed_run
+from denserk.tasks.analyze.miss_causes import CAUSES, NotTried, find_changes, open_missed_run
 from denserk.tasks.analyze.miss_gains import Evaluation, Gain, Trials
 from denserk.tasks.analyze.miss_hits import DEPTH_FACTOR, find_hubs
 from denserk.tasks.analyze.miss_inputs import (
@@ -50,6 +50,7 @@ class CauseCount(NamedTuple):
     misses: int  # passages of which this is the cheapest change that brings them in
     brings_in: int  # passages that it brings in, alone; also those with a cheaper cause
     not_tried: str = ""  # why it was not tried; empty if it was
+    applies: bool = True  # whether passages of this run can be missed for it
 
 
 @dataclass(frozen=True)
@@ -257,17 +258,21 @@ def _name_causes(misses: Sequence[Miss], trials: Trials, k: int) -> Iterator[Mis
 
 
 def _count_causes(
-    passages: Sequence[MissedPassage], not_tried: Mapping[str, str]
+    passages: Sequence[MissedPassage], not_tried: Mapping[str, NotTried]
 ) -> Iterator[CauseCount]:
     """Yield the counts of all causes, in their order; `not_tried` says why, by cause."""
+    titles = dict(TITLES)
+    if not any(cause.applies for cause in not_tried.values()):
+        titles[MODEL] = ALL_TRIED
     counts = Counter(passage.cause for passage in passages)
     also: Counter[str] = Counter()
     for passage in passages:
         also.update(passage.also)
-    for cause, title in TITLES.items():
+    for cause, title in titles.items():
         if cause == FOUND and not counts[FOUND]:
             continue
         brings_in = counts[cause] + also[cause]
         if cause in (MODEL, FOUND):
             brings_in = 0
-        yield CauseCount(cause, title, counts[cause], brings_in, not_tried.get(cause, ""))
+        reason, applies = not_tried.get(cause, NotTried("", True))
+        yield CauseCount(cause, title, counts[cause], brings_in, reason, applies)

@@ -601,9 +601,17 @@ def test_the_command_prints_causes_and_gains(folder, capsys):
     assert run_command_line([*command, "--bm25", "bm25", "--device", "cpu"]) == 0
     output = capsys.readouterr().out
     assert "cause\tmisses\t%\tbrings in\twhat" in output
-    assert "not tried: approximate: the search is exact" in output
-    assert "none of the causes that were tried" in output  # what is left is not the model's fault
-    assert "none of these: the model" not in output
+    assert "does not apply: approximate: the search is exact" in output
+    assert "none of these: the model" in output  # all others were tried, or do not apply
+
+
+def test_what_no_change_brings_in_is_not_the_models_fault_while_a_cause_is_untried(folder, capsys):
+    command = ["analyze", "misses", "--run", "run.trec", "--qrels", "qrels.txt", "-k", "1"]
+    assert run_command_line([*command, "--device", "cpu"]) == 0
+    output = capsys.readouterr().out
+    assert "none of the causes that were tried" in output
+    assert "not tried: words: no BM25" in output
+    assert "1 cause was not tried" in output
 
 
 def test_the_report_shows_the_causes(folder):
@@ -611,7 +619,7 @@ def test_the_report_shows_the_causes(folder):
     assert run_command_line(["eval", "run.trec", "qrels.txt", "--report", "page"]) == 0
     page = (folder / "page" / "index.html").read_text()
     assert "Why passages were missed" in page
-    assert "none of these: the model" in page
+    assert "none of the causes that were tried" in page
 
 
 def test_the_report_takes_the_table_that_is_named(folder):
