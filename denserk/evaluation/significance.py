@@ -6,6 +6,7 @@ correction is from "A Simple Sequentially Rejective Multiple Test Procedure" (19
 Tukey HSD is in `inference`.
 """
 
+import logging
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +29,8 @@ from denserk.evaluation.measures import Measure, is_mean
 from denserk.evaluation.power import with_power
 from denserk.evaluation.results import Comparison, Difference, RunResult
 from denserk.reporting import track
+
+logger = logging.getLogger(__name__)
 
 Differences = NDArray[np.float64]  # (N,) run minus baseline, one for each query
 PerQuery = Mapping[str, Mapping[str, float]]  # measure -> query id -> value
@@ -65,6 +68,7 @@ def compare(
         for measure in compared_measures:
             sample = _paired_differences(runs[run][measure], runs[baseline_run][measure])
             if systems is None:
+                _warn_of_equal_differences(sample, run, baseline_run, measure, settings)
                 p = p_value(sample, settings)
             else:
                 p = seeds_p_value(systems[run], systems[baseline_run], measure, settings)
@@ -125,6 +129,24 @@ def _paired_differences(
         if qid in values
     ]
     return np.array(differences).round(DIGITS)
+
+
+def _warn_of_equal_differences(
+    sample: Differences, run: str, baseline: str, measure: str, settings: ComparisonSettings
+) -> None:
+    """Warn where a t test has no answer, as the runs differ by the same value on each query."""
+    is_t_test = settings.test is PairedTest.T and settings.correction is not Correction.TUKEY
+    if is_t_test and len(sample) > 1 and not _has_spread(sample) and sample.any():
+        logger.warning(
+            f"{run}: {measure} differs from that of {baseline} by {sample[0]:+.4g} on each of "
+            f"{len(sample):,} queries; a t test needs differences that vary: "
+            f"--test {PairedTest.RANDOMISATION} does not"
+        )
+
+
+def _has_spread(values: NDArray[np.float64]) -> bool:
+    """Return whether (N,) values are not all alike."""
+    return len(values) > 1 and bool(np.ptp(values))
 
 
 def _common_spreads(
@@ -213,21 +235,35 @@ def t_test(differences: Differences) -> Any:
     from scipy.stats import ttest_1samp  # slow to import, and most evaluations need no test
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")  # of differences that are all alike, or fewer than two
+        warnings.simplefilter("ignore")  # of differences that are almost alike
         return ttest_1samp(differences, 0.0)
 
 
 def interval(run: RunResult, measure: Measure, alpha: float) -> tuple[float, float]:
     """Return Student's t interval of a mean over queries; NaN for other summaries."""
     values = np.array([*run.per_query[str(measure)].values()])
-    if not is_mean(measure) or len(values) < 2:
+    if not is_mean(measure):
         return math.nan, math.nan
-    bounds = t_test(values).confidence_interval(1 - alpha)
+    return _t_interval(values, alpha)
+
+
+def _t_interval(values: NDArray[np.float64], level: float) -> tuple[float, float]:
+    """Return Student's t interval of the mean of (N,) values at a significance level.
+
+    Where all are alike nothing is known of their spread: NaN, but for differences that are all 0.
+    """
+    if len(values) > 1 and not values.any():
+        return 0.0, 0.0
+    if not _has_spread(values):
+        return math.nan, math.nan
+    bounds = t_test(values).confidence_interval(1 - level)
     return float(bounds.low), float(bounds.high)
 
 
 def p_value(differences: Differences, settings: ComparisonSettings) -> float:
-    """Return the two-sided p-value of a test; NaN below two queries.
+    """Return the two-sided p-value of a test.
+
+    It is NaN below two queries, and by the t-test where all differences are the same, but not 0.
 
     In the randomisation test each difference might as well have the other sign. The p-value is the
     share of random signs, the observed ones among them, that give a mean as large. If there are no
@@ -242,6 +278,8 @@ def p_value(differences: Differences, settings: ComparisonSettings) -> float:
     if not differences.any():
         return 1.0
     if settings.test is PairedTest.T:
+        if not _has_spread(differences):
+            return math.nan
         return float(t_test(differences).pvalue)
     nonzero = differences[differences != 0]
     observed = abs(nonzero.sum()) - 10.0**-DIGITS * len(differences)
@@ -312,9 +350,9 @@ def _corrected_outcome(differences: Differences, p: float, factor: float, alpha:
     exactly where the corrected p-value is below alpha.
     """
     level = alpha / factor
-    bounds = t_test(differences).confidence_interval(1 - level)
+    low, high = _t_interval(differences, level)
     corrected = p if math.isnan(p) else min(1.0, factor * p)
-    return Outcome(corrected, float(bounds.low), float(bounds.high), level)
+    return Outcome(corrected, low, high, level)
 
 
 def _level_of_power(p_values: Sequence[float], settings: ComparisonSettings) -> float:
@@ -408,11 +446,9 @@ def _describe(differences: Differences, p: float, outcome: Outcome) -> Differenc
 
 
 def _effect(differences: Differences, mean: float) -> float:
-    """Return Cohen's d, which is infinite where all differences are equal, but not 0."""
-    if len(differences) < 2:
-        return math.nan
-    if np.ptp(differences):
+    """Return Cohen's d; NaN where the differences do not vary, and are not all 0."""
+    if _has_spread(differences):
         return mean / float(differences.std(ddof=1))
-    if mean:
-        return math.copysign(math.inf, mean)
-    return 0.0
+    if len(differences) > 1 and not mean:
+        return 0.0
+    return math.nan

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from math import isnan
 from typing import TYPE_CHECKING
 
 from denserk.reporting import columns_that_fit, printable
@@ -79,9 +80,11 @@ class Table:
 def p_text(p: float) -> str:
     """Return a p-value with three decimals, or with its power of ten where these are 0.
 
-    >>> p_text(0.0312), p_text(0.00002)
-    ('0.031', '2.0e-05')
+    >>> p_text(0.0312), p_text(0.00002), p_text(float("nan"))
+    ('0.031', '2.0e-05', '-')
     """
+    if isnan(p):
+        return "-"
     return f"{p:.1e}" if p < LEAST_P else f"{p:.3f}"
 
 

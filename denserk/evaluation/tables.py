@@ -426,12 +426,13 @@ def _difference_row(
     run: str, measure: str, difference: Difference, places: int, *, differs: bool
 ) -> tuple[Cell, ...]:
     """Return a row of the table of differences."""
+    interval = f"{difference.low:+.{places}f}..{difference.high:+.{places}f}"
     return (
         Cell(run),
         Cell(measure),
         Cell(f"{difference.mean:+.{places}f}", differs=differs),
-        Cell(f"{difference.low:+.{places}f}..{difference.high:+.{places}f}"),
-        Cell(f"{difference.effect:.2f}"),
+        Cell(interval if math.isfinite(difference.low) else "-"),
+        Cell(f"{difference.effect:.2f}" if math.isfinite(difference.effect) else "-"),
         Cell(p_text(difference.corrected)),
         Cell(f"{difference.wins}/{difference.ties}/{difference.losses}"),
     )

@@ -60,7 +60,7 @@ def test_a_seed_gives_the_same_signs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "p"), [([0.0, 0.0, 0.0], 1.0), ([0.5, 0.5, 0.5], 0.0), ([0.5], math.nan)]
+    ("sample", "p"), [([0.0, 0.0, 0.0], 1.0), ([0.5, 0.5, 0.5], math.nan), ([0.5], math.nan)]
 )
 def test_differences_without_spread(sample: list[float], p: float) -> None:
     assert p_value(np.array(sample), ComparisonSettings()) == pytest.approx(p, nan_ok=True)
@@ -206,3 +206,24 @@ def test_what_was_not_tested_is_not_significant() -> None:
     compared = replace(evaluator.result(runs), comparison=comparison)
     latex = render(compared, ReportSettings(), OutputFormat.LATEX)
     assert "No difference from bad could be tested." in latex
+
+
+def test_the_same_difference_on_each_query_has_no_t_test(caplog: pytest.LogCaptureFixture) -> None:
+    measures = parse_measures(["RR@10"]).measures
+    values = {"base": {"RR@10": {"a": 0.5, "b": 0.5}}, "run": {"RR@10": {"a": 1.0, "b": 1.0}}}
+    comparison = compare(values, measures, "base", ComparisonSettings())
+    difference = comparison.differences["run"]["RR@10"]
+    assert not comparison.significant("run", "RR@10")
+    assert difference.mean == 0.5
+    unknown = (difference.p, difference.low, difference.high, difference.effect)
+    assert all(map(math.isnan, unknown))
+    assert "on each of 2 queries" in caplog.text
+
+
+def test_equal_runs_have_a_difference_of_0() -> None:
+    measures = parse_measures(["RR@10"]).measures
+    values_of_run = {"RR@10": {"a": 0.5, "b": 1.0}}
+    values = {"base": values_of_run, "run": values_of_run}
+    comparison = compare(values, measures, "base", ComparisonSettings())
+    difference = comparison.differences["run"]["RR@10"]
+    assert (difference.low, difference.high, difference.effect, difference.p) == (0, 0, 0, 1)
