@@ -12,6 +12,7 @@ from denserk.config.choosing import ChooseSettings
 from denserk.config.encoding import ComputeSettings, ServerSettings
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import build
+from denserk.config.retrieval import Bm25Settings
 from denserk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def choose(
             build(CorpusSettings, typed),
             build(ComputeSettings, typed),
             build(ServerSettings, typed),
+            build(Bm25Settings, typed),
         )
 
 

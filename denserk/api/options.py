@@ -308,13 +308,9 @@ class IndexOptions(ResumeOptions, total=False):
     """Device for training lists and quantisers. [default: 'cpu']"""
 
 
-class BM25Options(ResumeOptions, CorpusOptions, total=False):
-    """Options of `BM25.build`."""
+class TermOptions(TypedDict, total=False):
+    """Options of BM25."""
 
-    engine: Engine | None
-    """Search library. [default: faiss, or torch without faiss; bm25s for type bm25]"""
-    threads: int | None
-    """Number of CPU threads. [default: the library's choice]"""
     fields: str | Sequence[str] | None
     """Passage fields to index. [default: title,text]"""
     k1: float
@@ -329,6 +325,15 @@ class BM25Options(ResumeOptions, CorpusOptions, total=False):
     'porter']"""
     stopwords: Literal["lucene", "none"]
     """Stop words: Lucene's 33 English ones, or those of language, or none. [default: 'lucene']"""
+
+
+class BM25Options(ResumeOptions, CorpusOptions, TermOptions, total=False):
+    """Options of `BM25.build`."""
+
+    engine: Engine | None
+    """Search library. [default: faiss, or torch without faiss; bm25s for type bm25]"""
+    threads: int | None
+    """Number of CPU threads. [default: the library's choice]"""
 
 
 class OpenOptions(DeviceOptions, total=False):
@@ -484,7 +489,9 @@ class EvaluateOptions(MeasureOptions, OverwriteOptions, CorpusOptions, total=Fal
     [default: the qrels, if draw wrote them]"""
 
 
-class ChooseOptions(ResumeOptions, CorpusOptions, ComputeOptions, ServerOptions, total=False):
+class ChooseOptions(
+    ResumeOptions, CorpusOptions, ComputeOptions, ServerOptions, TermOptions, total=False
+):
     """Options of `choose`."""
 
     topics_format: TopicsFormat | None

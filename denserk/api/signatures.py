@@ -207,6 +207,7 @@ CHOOSE = Signature(
         formats.CorpusSettings,
         encoding.ComputeSettings,
         encoding.ServerSettings,
+        retrieval.Bm25Settings,
     ),
     excluded="corpus topics qrels output candidates",
 )

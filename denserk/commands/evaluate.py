@@ -24,6 +24,7 @@ from denserk.config.encoding import (
 from denserk.config.evaluation import EvalSettings, ReportSources
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import fields_of, reject_given
+from denserk.config.retrieval import Bm25Settings
 from denserk.config.shared import OverwriteSettings
 from denserk.errors import UsageError
 from denserk.reporting import print_below_table, print_table, printable
@@ -416,13 +417,14 @@ def _printable_page(text: str) -> str:
 @command(
     "choose",
     common="corpus topics qrels output candidates measure budget train_qrels train_topics "
-    "test_qrels test_topics open_again alpha seed resume overwrite device base_url",
+    "test_qrels test_topics open_again alpha seed language resume overwrite device base_url",
 )
 def choose(
     settings: ChooseSettings,
     corpus: CorpusSettings,
     compute: ComputeSettings,
     server: ServerSettings,
+    bm25: Bm25Settings,
 ) -> None:
     """Choose the best retriever for documents and judged queries.
 
@@ -433,7 +435,7 @@ def choose(
     from denserk.evaluation.choice_page import HEADER, table_row
     from denserk.tasks.choose import choose as task
 
-    choice = task(settings, corpus, compute, server)
+    choice = task(settings, corpus, compute, server, bm25)
     print_table(HEADER, [table_row(system, choice) for system in choice.systems])
     print_below_table(sentence(choice))
     _log_undecided_differences(choice)

@@ -20,6 +20,7 @@ from denserk.config.choosing import ChooseSettings
 from denserk.config.encoding import NO_SERVER, ComputeSettings, ServerSettings
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.config.options import as_json
+from denserk.config.retrieval import Bm25Settings
 from denserk.errors import UsageError
 from denserk.evaluation.choice import (
     Choice,
@@ -58,6 +59,7 @@ from denserk.tasks.choose_inputs import (
     JudgedQueries,
     RetrieverFactory,
     System,
+    check_bm25,
     check_relevant_passages,
     check_server,
     deciding_measure,
@@ -92,10 +94,11 @@ def choose(
     corpus: CorpusSettings = DETECTED,
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
     server: ServerSettings = NO_SERVER,
+    bm25: Bm25Settings = Bm25Settings(),  # noqa: B008  (frozen)
 ) -> Choice:
     """Build and compare retrievers on judged queries; write the decision to a folder.
 
-    `server` is that of all candidates behind a URL.
+    `server` is that of all candidates behind a URL, `bm25` how the candidate bm25 is indexed.
     """
     deadline = None
     if settings.budget_seconds is not None:
@@ -103,6 +106,7 @@ def choose(
     measure = deciding_measure(settings.measure)
     candidates = parse_candidates(settings)
     check_server(candidates, server, settings)
+    check_bm25(candidates, bm25)
     queries = _read_queries(settings)
     with scratch_folder("choose") as scratch, ExitStack() as opened:
         inputs = SharedInputs(
@@ -110,6 +114,7 @@ def choose(
             corpus=corpus,
             compute=compute,
             server=server,
+            bm25=bm25,
             folder=Path(settings.output),
             scratch=scratch,
             measure=measure,
@@ -216,6 +221,8 @@ def _manifest(
         recorded_settings[name] = all_settings[name]
     recorded_settings["runs_sha256"] = run_checksums
     recorded_settings["corpus_settings"] = as_json(inputs.corpus)
+    if inputs.bm25 != Bm25Settings():  # choices of before these options can be resumed
+        recorded_settings["bm25"] = as_json(inputs.bm25)
     recorded_settings["dtype"] = inputs.compute.dtype.value
     made_from = {
         "corpus": {"name": settings.corpus},

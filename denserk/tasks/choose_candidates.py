@@ -33,6 +33,7 @@ from denserk.config.formats import CorpusSettings, RunFormat
 from denserk.config.mining import MiningPaths, MiningSettings
 from denserk.config.options import NOTHING, given_fields, spelled
 from denserk.config.retrieval import (
+    Bm25Settings,
     FusionMethod,
     FusionSettings,
     IndexPaths,
@@ -101,6 +102,7 @@ class SharedInputs:
     measure: Measure
     opened: ExitStack  # closes what retrievers have opened
     server: ServerSettings = NO_SERVER  # of candidates behind a URL
+    bm25: Bm25Settings = Bm25Settings()  # noqa: RUF009  (frozen)
     train_qrels: str | None = None  # the judgments that models are trained on
     # checksums of the topics and of the judgments that models are trained on
     training_queries: Mapping[str, str] = field(default_factory=dict)
@@ -509,15 +511,16 @@ class Bm25(BuiltIndex):
         from denserk.tasks.build_index import build_index
 
         paths = IndexPaths(corpus=self.inputs.settings.corpus, output=self.index, resume=True)
+        settings = IndexSettings(type=IndexType.BM25)
         with keeping_what_is_built(self.inputs.folder):
-            build_index(paths, IndexSettings(type=IndexType.BM25), corpus=self.inputs.corpus)
+            build_index(paths, settings, self.inputs.bm25, self.inputs.corpus)
         super().prepare()
 
     def rebuild(self, commands: RebuildCommands) -> str:
         """Add the index and its search."""
         index = commands.path(self.name)
-        words = ["--type", "bm25", "--corpus", *commands.corpus_words]
-        commands.add("index", *words, "--output", index)
+        words = ["--type", "bm25", *words_of_options(self.inputs.bm25)]
+        commands.add("index", *words, "--corpus", *commands.corpus_words, "--output", index)
         return self._add_search(commands, index)
 
 

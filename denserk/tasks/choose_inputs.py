@@ -20,6 +20,8 @@ from denserk.config.candidate_expressions import (
 from denserk.config.choosing import ChooseSettings
 from denserk.config.encoding import ServerSettings, is_served, refuse_server
 from denserk.config.formats import Kind as FileKind
+from denserk.config.options import reject_given
+from denserk.config.retrieval import Bm25Settings
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.evaluator import HIDDEN_ENDINGS
 from denserk.evaluation.measures import Measure, is_mean, needs_subtopics, parse_measures
@@ -168,9 +170,7 @@ def check_server(
     candidates: Sequence[Candidate], server: ServerSettings, settings: ChooseSettings
 ) -> None:
     """Raise a UsageError for a server that no candidate has, and for one that is missing."""
-    names: list[str] = []
-    for candidate in candidates:
-        names += names_in(candidate.expression)
+    names = _names_of_candidates(candidates)
     served_models = [name for name in names if is_served(name)]
     served_indexes = [
         name for name in names if is_index(name) and is_served(encoding_model_of(name))
@@ -182,6 +182,20 @@ def check_server(
         )
     if not served_models and not served_indexes:
         refuse_server(server, names[0], "--candidates")
+
+
+def check_bm25(candidates: Sequence[Candidate], bm25: Bm25Settings) -> None:
+    """Raise a UsageError for options of BM25 where no candidate builds such an index."""
+    if BM25 not in _names_of_candidates(candidates):
+        reject_given(bm25, why="no candidate is bm25", hint="add --candidates bm25")
+
+
+def _names_of_candidates(candidates: Sequence[Candidate]) -> list[str]:
+    """Return the names of the retrievers in all candidates, without those of rerankers."""
+    names: list[str] = []
+    for candidate in candidates:
+        names += names_in(candidate.expression)
+    return names
 
 
 def names_in(expression: Expression) -> list[str]:

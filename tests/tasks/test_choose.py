@@ -16,6 +16,7 @@ from denserk.commands.app import register, run
 from denserk.config.choosing import ChooseSettings, parse_budget
 from denserk.config.encoding import Backend, ComputeSettings, DtypeChoice
 from denserk.config.formats import CorpusSettings
+from denserk.config.retrieval import Bm25Settings
 from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.evaluation.choice import Outcome, undecided_sentence
 from denserk.io.runs import read_run_scores
@@ -346,6 +347,26 @@ def test_the_commands_build_the_winner_again(settings, tmp_path, monkeypatch):
     again = read_run_scores("winner/0.9bm25+0.1model.trec")
     for qid, hits in read_run_scores(tmp_path / "choice/runs/0.9bm25+0.1model.trec").items():
         assert again[qid] == hits
+
+
+def test_bm25_is_indexed_in_the_language_of_the_corpus(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    corpus = {"d1": "Kliniken und Schulen", "d2": "Gärten und Dörfer"}
+    topics = {"q1": "Klinik", "q2": "Garten"}
+    qrels = {"q1": {"d1": 1}, "q2": {"d2": 1}}
+    wrong = {"q1": {"d2": 1.0}, "q2": {"d1": 1.0}}
+    options: dict[str, Any] = {"candidates": {"words": "bm25", "wrong": wrong}, "measure": "RR@10"}
+    english = denserk.choose(corpus, topics, qrels, output="english", **options)
+    german = denserk.choose(corpus, topics, qrels, output="ger", language="german", **options)
+    assert (english.leader.mean, german.leader.mean) == (0, 1)
+    assert "--type bm25 --language german" in german.commands[0]
+    with pytest.raises(MismatchError, match="bm25 was .*german"):
+        denserk.choose(corpus, topics, qrels, output="ger", resume=True, **options)
+
+
+def test_options_of_bm25_need_it_among_the_candidates(settings):
+    with pytest.raises(UsageError, match="--language: no candidate is bm25"):
+        choose(settings("good.trec", "bad.trec"), bm25=Bm25Settings(language="german"))
 
 
 def test_sealed_queries_are_opened_once(settings, tmp_path, caplog):
