@@ -360,7 +360,7 @@ def test_bm25_is_indexed_in_the_language_of_the_corpus(tmp_path, monkeypatch):
     german = denserk.choose(corpus, topics, qrels, output="ger", language="german", **options)
     assert (english.leader.mean, german.leader.mean) == (0, 1)
     assert "--type bm25 --language german" in german.commands[0]
-    with pytest.raises(MismatchError, match="bm25 was .*german"):
+    with pytest.raises(MismatchError, match=r"bm25 was .*german"):
         denserk.choose(corpus, topics, qrels, output="ger", resume=True, **options)
 
 
