@@ -27,6 +27,10 @@ class UsageError(DenserkError):
     exit_status = 2
 
 
+class MissingOptionError(UsageError):
+    """An option that must be given, and is not."""
+
+
 class MissingExtraError(UsageError):
     """An optional package is not installed."""
 

@@ -55,6 +55,20 @@ for _section in SECTIONS.values():
     COMMANDS |= _section
 
 
+# what other tools call some commands
+OTHER_NAMES = {
+    "train": "finetune",
+    "fit": "finetune",
+    "embed": "encode",
+    "retrieve": "search",
+    "query": "search",
+    "evaluate": "eval",
+    "trec-eval": "eval",
+    "hard-negatives": "mine-negatives",
+    "compare": "choose",
+}
+
+
 class _Commands(TyperGroup):
     """Command group that lists commands without importing them."""
 
@@ -91,6 +105,9 @@ class _Commands(TyperGroup):
         if name not in COMMANDS and not is_option and not ctx.resilient_parsing:
             from denserk.config.values import unknown_name  # not needed by the help
 
+            if name in OTHER_NAMES:
+                hint = f"that is denserk {OTHER_NAMES[name]}"
+                raise UsageError(f"no command is called {name!r}", hint)
             raise unknown_name("command", name, COMMANDS, "denserk --help lists all")
         return super().resolve_command(ctx, args)
 

@@ -417,7 +417,7 @@ def _printable_page(text: str) -> str:
 @command(
     "choose",
     common="corpus topics qrels output candidates measure budget train_qrels train_topics "
-    "test_qrels test_topics open_again alpha seed language resume overwrite device base_url",
+    "test_qrels test_topics open_again alpha language resume overwrite device base_url",
 )
 def choose(
     settings: ChooseSettings,

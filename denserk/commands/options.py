@@ -10,7 +10,8 @@ import dataclasses
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar, get_type_hints
 
 import typer
@@ -22,7 +23,7 @@ from denserk.commands.parameters import OptionField, option_fields, option_param
 from denserk.config.encoding import ModelOptions
 from denserk.config.options import build, fields_of, select
 from denserk.config.yaml_files import typed_options
-from denserk.errors import UsageError
+from denserk.errors import MissingOptionError, UsageError
 from denserk.io.claims import claimed_files, file_outputs
 from denserk.reporting import ConsoleSettings, configure
 
@@ -68,6 +69,7 @@ class CommandFunction:
     """A function that is a command, and what it takes."""
 
     name: str  # of the command
+    example: str  # a command line
     function: Callable[..., Any]
     groups: tuple[OptionGroup, ...]
     options: tuple[OptionField, ...]  # of all groups
@@ -95,11 +97,11 @@ def command(
     """
 
     def register(function: Callable[..., T]) -> Callable[..., T]:
-        command_function = read_function(name, function)
-        parameters = typer_parameters(command_function, has_config=config)
         docstring = inspect.cleandoc(function.__doc__ or "")
         summary, *lines_below = docstring.splitlines()
         examples = lines_below[1:]  # the first one is blank
+        command_function = read_function(name, function, examples[0])
+        parameters = typer_parameters(command_function, has_config=config)
 
         class PageCommand(Command):
             page = help_page(command_function.options, common.split(), examples)
@@ -139,7 +141,7 @@ def help_page(
     )
 
 
-def read_function(name: str, function: Callable[..., Any]) -> CommandFunction:
+def read_function(name: str, function: Callable[..., Any], example: str) -> CommandFunction:
     """Return what the function of a command takes, by its type hints."""
     hints = get_type_hints(function, include_extras=True)
     groups: list[OptionGroup] = []
@@ -160,6 +162,7 @@ def read_function(name: str, function: Callable[..., Any]) -> CommandFunction:
             options += option_fields(cls, given_only=group.given_only)
     return CommandFunction(
         name=name,
+        example=example,
         function=function,
         groups=tuple(groups),
         options=tuple(options),
@@ -261,6 +264,14 @@ def run_command(command_function: CommandFunction, values: Values) -> Any:
         arguments[parameter.name] = _paths_as_text(argument)
     source = f"denserk {command_function.name}"  # errors begin with it
     option_values = typed_options(source, given_values, *command_function.classes)
+    with _showing_example(command_function.example):
+        return _call(command_function, arguments, option_values)
+
+
+def _call(
+    command_function: CommandFunction, arguments: dict[str, Any], option_values: Values
+) -> Any:
+    """Call the function of a command with its arguments and its options, both by name."""
     group_values = {group.name: group.value(option_values) for group in command_function.groups}
     named_values = arguments | _values_by_option(group_values.values())
     keywords = arguments | group_values
@@ -270,6 +281,16 @@ def run_command(command_function: CommandFunction, values: Values) -> Any:
         keywords[name] = ModelOptions(**model_options)
     with claimed_files(named_values, file_outputs(*command_function.classes)):
         return command_function.function(**keywords)
+
+
+@contextmanager
+def _showing_example(example: str) -> Iterator[None]:
+    """Add an example to the error of a missing option, unless that has a hint."""
+    try:
+        yield
+    except MissingOptionError as error:
+        error.hint = error.hint or f"e.g. {example}"
+        raise
 
 
 def _values_by_option(group_values: Iterable[Any]) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def pretrain(
     if presets.show_preset is not None:
         print_preset(config.shown_recipe(presets.show_preset))
         return None
-    settings = build(config.PretrainSettings, pretraining, "denserk pretrain --help")
+    settings = build(config.PretrainSettings, pretraining)
     run = config.resolve_run(settings, corpus, given)
     from denserk.tasks.pretrain import pretrain as task
     from denserk.training.run_folder import log_result

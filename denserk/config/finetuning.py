@@ -64,7 +64,7 @@ def resolve_run(
     if preset_name is None:
         values = dict(given_options)
         notes = []
-        hint = "denserk finetune --help"
+        hint: str | None = None
     else:
         preset = find_preset(preset_name)
         values = overridden(preset.settings, given_options)

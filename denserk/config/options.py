@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from denserk.config.values import as_types, field_types, plain
-from denserk.errors import UsageError
+from denserk.errors import MissingOptionError, UsageError
 
 # Largest integer of an option.
 LARGEST = 2**31 - 1
@@ -174,7 +174,7 @@ def _check_choice(
     """Raise a UsageError if none of the `choices` is given: that of two is `_check_excludes`."""
     if set(choices).isdisjoint(given_names):
         flags = [specs[name].flag(name) for name in choices]
-        raise UsageError(f"give {' or '.join(flags)}")
+        raise MissingOptionError(f"give {' or '.join(flags)}")
 
 
 def given_fields(settings: Any) -> list[str]:
@@ -278,7 +278,7 @@ def build(cls: type[T], values: Mapping[str, Any], hint: str | None = None) -> T
         if field.default is REQUIRED and name not in arguments:
             missing_flags.append(spelled(name, cls))
     if missing_flags:
-        raise UsageError(f"{' and '.join(missing_flags)} must be given", hint)
+        raise MissingOptionError(f"{' and '.join(missing_flags)} must be given", hint)
     return cls(**arguments)
 
 

@@ -99,6 +99,11 @@ def files(toy, monkeypatch):
         ("search --index i --query moon --tag t", 2, "--tag: only for --output"),
         ("encode --model m --corpus c --topics t --output o", 2, "--corpus and --topics exclude"),
         ("encode --model m --output o", 2, "give --corpus or --topics"),
+        # what a command needs is shown by an example
+        ("encode --corpus c --output o", 2, "--model must be given\n  e.g. denserk encode --model"),
+        ("finetune --train-data t --output o", 2, "e.g. denserk finetune --model"),
+        ("index --output o", 2, "e.g. denserk index --input"),
+        ("train --model m", 2, "that is denserk finetune"),
         # values
         ("eval good.trec qrels.txt -m 'nDGC@10 R'", 2, "nDGC@10 is not a measure of ir-measures"),
         (f"eval good.trec qrels.txt -m nDCG@{9**20}", 2, f"cutoff {9**20} is above 2147483647"),
