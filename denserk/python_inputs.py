@@ -188,6 +188,20 @@ def _excluded_ids(query: Text) -> list[str]:
     return [_id(docid, QUERIES.name, "passage") for docid in docids]
 
 
+def has_records(value: Any) -> bool:
+    """Return whether an object is a table of records: a DataFrame, or a list of dicts."""
+    if is_frame(value):
+        return True
+    return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], Mapping)
+
+
+def has_passage_fields(table: Any) -> bool:
+    """Return whether the first record of a table has the fields of an id and of a text."""
+    records = _rows(table[:1]) if is_frame(table) else table
+    names = {str(name) for name in records[0]} if records else set()
+    return not names.isdisjoint(PASSAGES.id_columns) and not names.isdisjoint(PASSAGES.text_columns)
+
+
 def read_passages_of(value: Any) -> list[Passage]:
     """Return passages with distinct ids: texts without ids are "0", "1", ..."""
     texts = _with_ids(read_texts(value, PASSAGES), PASSAGES)

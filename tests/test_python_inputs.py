@@ -93,8 +93,29 @@ def test_a_corpus_in_every_form():
         assert list(hits) == list(expected[qid])
 
 
-def bm25_run(corpus):
-    return denserk.BM25.build(corpus).search(QUERIES, hits=5)
+def bm25_run(corpus, **options):
+    return denserk.BM25.build(corpus, **options).search(QUERIES, hits=5)
+
+
+def test_a_corpus_of_other_fields_is_read_as_its_file_is():
+    pytest.importorskip("bm25s")
+    expected = bm25_run(RECORDS)
+    frame = pd.DataFrame(RECORDS)
+    frame.columns = ["key", "headline", "words"]
+    named = {"id_field": "key", "title_field": "headline", "text_field": "words"}
+    assert bm25_run(frame, **named) == expected
+    assert bm25_run(frame.to_dict("records"), **named) == expected
+    assert bm25_run(pd.DataFrame(RECORDS), id_field="docid", text_field="text") == expected
+    with pytest.raises(DenserkError, match=r"corpus.*headline"):  # the fields that are there
+        bm25_run(frame, text_field="absent")
+
+
+def test_a_missing_value_of_a_named_field_is_no_text():
+    pytest.importorskip("bm25s")
+    frame = pd.DataFrame({"id": ["a", "b"], "name": ["Moon", np.nan], "body": ["sun", "star"]})
+    index = denserk.BM25.build(frame, text_field="body", title_field="name")
+    assert list(index.search({"q": "moon"})["q"]) == ["a"]
+    assert index.search({"q": "nan"}) == {"q": {}}
 
 
 def test_one_text_is_one_vector(model):

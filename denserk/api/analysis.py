@@ -30,7 +30,10 @@ def analyze_misses(
     of the changes. For a run in memory, nothing is recorded: give `topics`, `corpus` and `index`.
     `output` keeps the table as CSV.
     """
-    with stored_inputs(run=run, qrels=qrels, topics=topics, corpus=corpus) as (files, folder):
+    with stored_inputs(options, run=run, qrels=qrels, topics=topics, corpus=corpus) as (
+        files,
+        folder,
+    ):
         table = folder / "misses.csv" if output is None else output
         typed = ANALYZE_MISSES.typed(options, output=table, **files)
         settings = build(MissesSettings, typed)

@@ -11,7 +11,7 @@ from denserk.config.candidate_expressions import LABEL
 from denserk.config.choosing import ChooseSettings
 from denserk.config.encoding import ComputeSettings, ServerSettings
 from denserk.config.formats import CorpusSettings
-from denserk.config.options import build
+from denserk.config.options import NOTHING, build
 from denserk.config.retrieval import Bm25Settings
 from denserk.errors import UsageError
 
@@ -41,7 +41,7 @@ def choose(
     output_name = path_text(output, "output")
     inputs = Path(f"{output_name}.inputs")
     files = {
-        "corpus": stored(corpus, "corpus", inputs / "corpus.jsonl"),
+        "corpus": stored(corpus, "corpus", inputs / "corpus.jsonl", options),
         "topics": stored(topics, "topics", inputs / "topics.jsonl"),
         "qrels": stored(qrels, "qrels", inputs / "qrels.txt"),
     }
@@ -60,12 +60,12 @@ def choose(
         )
 
 
-def stored(value: Any, option: str, path: Path) -> str:
+def stored(value: Any, option: str, path: Path, options: Mapping[str, Any] = NOTHING) -> str:
     """Return the path of an input; write an object to `path` first."""
     if is_path(value):
         return str(value)
     path.parent.mkdir(parents=True, exist_ok=True)
-    return str(store_input(option, value, path))
+    return str(store_input(option, value, path, options))
 
 
 def stored_candidates(candidates: Any, folder: Path) -> list[str]:

@@ -265,7 +265,7 @@ def _encode(
     model: PathName, output: PathName, corpus: Any, topics: Any, options: Mapping[str, Any]
 ) -> Path:
     """Encode a corpus or queries to a folder as `denserk encode`; return it."""
-    with stored_inputs(corpus=corpus, topics=topics) as (files, _):
+    with stored_inputs(options, corpus=corpus, topics=topics) as (files, _):
         typed = ENCODE.typed(options, model=model, output=output, **files)
         settings = build(EncodeSettings, typed)
         from denserk.tasks.encode import encode as task

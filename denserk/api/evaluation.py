@@ -143,7 +143,7 @@ def rerank(
 
     `topics` and `corpus` have the texts of the queries and passages.
     """
-    with stored_inputs(run=run, topics=topics, corpus=corpus) as (files, folder):
+    with stored_inputs(options, run=run, topics=topics, corpus=corpus) as (files, folder):
         output = folder / "reranked"
         typed = RERANK.typed(options, model=model, output=output, **files)
         paths = build(RerankPaths, typed)
@@ -381,7 +381,7 @@ def _write_report(
 
     qrels = inputs["qrels"]
     title = f"Runs on {Path(qrels).name}" if is_path(qrels) else "Runs"
-    with stored_inputs(**inputs) as (files, _):
+    with stored_inputs(vars(reading), **inputs) as (files, _):
         sources = ReportSources(
             title,
             qrels=str(files["qrels"]),

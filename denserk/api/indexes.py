@@ -284,7 +284,7 @@ class BM25(Index):
         scratch = ScratchFolder()  # goes with this call if the index is in `output`
         folder = output or scratch.path / "index"
         with without_names_of(scratch.path):
-            source = store_input("corpus", corpus, scratch.path / "corpus.jsonl")
+            source = store_input("corpus", corpus, scratch.path / "corpus.jsonl", options)
             typed = BM25_INDEX.typed(options, corpus=source, output=folder, type=IndexType.BM25)
             with BM25_INDEX.claimed(typed):
                 _build(typed)

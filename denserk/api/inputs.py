@@ -10,6 +10,7 @@ import shutil
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from math import isnan
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from denserk.api.options import PathName
 from denserk.config.formats import CorpusFormat, QrelsFormat, RunFormat, TopicsFormat
+from denserk.config.options import NOTHING
 from denserk.errors import DenserkError, UsageError
 from denserk.io.corpus import write_passages
 from denserk.io.exclusions import Exclusions, read_exclusions
@@ -33,6 +35,8 @@ from denserk.io.topics import read_queries, write_queries
 from denserk.io.versions import reading
 from denserk.python_inputs import (
     grade,
+    has_passage_fields,
+    has_records,
     read_passages_of,
     read_queries_of,
     read_records,
@@ -57,6 +61,8 @@ TextsLike: TypeAlias = "PathName | Texts"
 TrainingLike: TypeAlias = "PathName | Records | Sequence[PathName] | pd.DataFrame"
 VectorsLike: TypeAlias = "NDArray[Any] | Tensor"
 
+# Options that name the fields of a corpus.
+FIELD_OPTIONS = ("id_field", "docid_field", "text_field", "title_field")
 # A temporary file behind the path of its folder: the group is the argument that it was made of.
 TEMPORARY_NAME = r"/([\w-]+)[^\s:,;)]*"
 
@@ -84,24 +90,27 @@ def without_names_of(folder: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def stored_inputs(**values: Any) -> Iterator[tuple[dict[str, Any], Path]]:
+def stored_inputs(
+    options: Mapping[str, Any] = NOTHING, /, **values: Any
+) -> Iterator[tuple[dict[str, Any], Path]]:
     """Yield the inputs of a task by option, as paths, and a temporary folder.
 
-    Objects in memory are written to the folder; None is left out.
+    Objects in memory are written to the folder; None is left out. `options` are those that the task
+    reads its inputs by.
     """
     with TemporaryDirectory(prefix="denserk-") as name, without_names_of(Path(name)):
         folder = Path(name)
         files = {}
         for option, value in values.items():
             if value is not None:
-                files[option] = store_input(option, value, folder / f"{option}.jsonl")
+                files[option] = store_input(option, value, folder / f"{option}.jsonl", options)
         yield files, folder
 
 
-def store_input(option: str, value: Any, path: Path) -> Any:
+def store_input(option: str, value: Any, path: Path, options: Mapping[str, Any] = NOTHING) -> Any:
     """Return the path of a task's input, or those of several; write an object to `path` first.
 
-    Several objects are written beside `path`.
+    Several objects are written beside `path`. `options` may name the fields of a corpus.
     """
     if is_path(value):
         return value
@@ -116,7 +125,11 @@ def store_input(option: str, value: Any, path: Path) -> Any:
         case "qrels":
             write_qrels(path, read_qrels_of(value, option), QrelsFormat.TREC)
         case "corpus":
-            write_passages(path, read_passages_of(value), CorpusFormat.BEIR)
+            if _has_other_fields(value, options):
+                # read as a file of any fields is
+                write_objects(path, map(_without_missing, read_records(value, option)))
+            else:
+                write_passages(path, read_passages_of(value), CorpusFormat.BEIR)
         case "train" | "train_data":
             if _is_list_of_paths(value):
                 return value
@@ -124,6 +137,24 @@ def store_input(option: str, value: Any, path: Path) -> Any:
         case _:  # topics, queries
             write_queries(path, read_queries_of(value), TopicsFormat.BEIR)
     return path
+
+
+def _has_other_fields(corpus: Any, options: Mapping[str, Any]) -> bool:
+    """Return whether a corpus is a table whose fields are named, or not those of passages."""
+    if not has_records(corpus):
+        return False
+    if any(options.get(name) is not None for name in FIELD_OPTIONS):
+        return True
+    return not has_passage_fields(corpus)
+
+
+def _without_missing(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a record without NaN, which is a missing value of a DataFrame."""
+    return {
+        name: value
+        for name, value in record.items()
+        if not (isinstance(value, float) and isnan(value))
+    }
 
 
 def is_path(value: Any) -> TypeGuard[PathName]:

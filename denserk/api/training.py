@@ -89,7 +89,7 @@ def mine_negatives(
     if output is None:
         return _mine_in_memory(runs, topics, qrels, train, corpus, options)
     inputs = {"runs": runs, "topics": topics, "qrels": qrels, "train": train, "corpus": corpus}
-    with stored_inputs(**inputs) as (files, _):
+    with stored_inputs(options, **inputs) as (files, _):
         run_paths = files.pop("runs")
         typed = MINE_NEGATIVES.typed(options, output=output, run=run_paths, **files)
         paths = build(MiningPaths, typed)
@@ -221,7 +221,10 @@ def finetune(
 
     `corpus` and `queries` hold the texts that training data names by id.
     """
-    with stored_inputs(train_data=train_data, corpus=corpus, queries=queries) as (files, _):
+    with stored_inputs(options, train_data=train_data, corpus=corpus, queries=queries) as (
+        files,
+        _,
+    ):
         typed = FINETUNE.typed(options, model=model, output=output, **files)
         run = finetuning.resolve_run(
             typed.get("preset"), build(CorpusSettings, typed), select(typed, *CLASSES)
@@ -246,7 +249,7 @@ def pretrain(
 
     Without a model to start from, architecture="tiny" is a randomly initialised BERT.
     """
-    with stored_inputs(corpus=corpus) as (files, _):
+    with stored_inputs(options, corpus=corpus) as (files, _):
         typed = PRETRAIN.typed(options, objective=objective, output=output, model=model, **files)
         run = pretraining.resolve_run(
             build(pretraining.PretrainSettings, typed),
@@ -272,7 +275,7 @@ def generate(
     model, also `sources` and `positives`. `output` keeps the file, which `convert` makes training
     data of.
     """
-    with stored_inputs(corpus=corpus) as (files, folder):
+    with stored_inputs(options, corpus=corpus) as (files, folder):
         target = output or folder / "generated.jsonl"
         typed = GENERATE.typed(options, output=target, **files)
         settings = build(GenerateSettings, typed)
