@@ -5,12 +5,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
+from denserk.config.formats import RunFormat
 from denserk.config.retrieval import SearchPaths
 from denserk.index.excerpts import SpansOf, excerpt_of, marked_spans, query_terms
 from denserk.index.passage_sources import corpora_of_index, passages_of
 from denserk.index.ranking import Hits
 from denserk.io.corpus import PassageTexts
 from denserk.io.files import STREAM, read_text_lines
+from denserk.io.json_records import dump_json
 from denserk.io.outputs import scratch_folder
 from denserk.io.short_texts import one_line
 from denserk.records import Passage, Query
@@ -46,16 +48,16 @@ def print_hits(paths: SearchPaths, session: SearchSession) -> None:
     session.searcher.warn_of_short_lists()
 
 
-def _answer(session: SearchSession, query_texts: Sequence[str]) -> list[tuple[str, Hits]]:
-    """Return each query's text and hits."""
+def _answer(session: SearchSession, query_texts: Sequence[str]) -> list[tuple[Query, Hits]]:
+    """Return each query, with an id, and its hits."""
     queries = [Query(f"q{number}", text) for number, text in enumerate(query_texts, start=1)]
     hits_of_queries = session.answer(queries)
-    return [(query.text, hits) for query, (_, hits) in zip(queries, hits_of_queries, strict=True)]
+    return [(query, hits) for query, (_, hits) in zip(queries, hits_of_queries, strict=True)]
 
 
 def _print_answers(
     session: SearchSession,
-    answers: Sequence[tuple[str, Hits]],
+    answers: Sequence[tuple[Query, Hits]],
     texts: PassageTexts,
     *,
     heading: bool,
@@ -64,15 +66,18 @@ def _print_answers(
     absent_text = "(not in the corpus)"
     if session.searcher.settings.max_passage:
         absent_text = "(not in the corpus: --corpus FILE prints documents of that file)"
-    for query_text, hits in answers:
+    for query, hits in answers:
         docids = [docid for docid, _ in hits]
         passages = [
             passage or Passage(docid, absent_text)
             for docid, passage in zip(docids, texts.get(docids), strict=True)
         ]
-        _print_query(query_text, hits, passages, session.opened.spans, heading=heading)
+        if session.searcher.settings.output_format is RunFormat.JSONL:
+            _print_json(query, hits, passages)
+            continue
+        _print_query(query.text, hits, passages, session.opened.spans, heading=heading)
         if not hits:
-            hint = session.opened.hint_without_hits([query_text])
+            hint = session.opened.hint_without_hits([query.text])
             reason = f" ({hint})" if hint else ""
             print(f"     no hits{reason}\n")  # noqa: T201
 
@@ -128,6 +133,21 @@ def _print_query(
         console.print(Padding.indent(_with_marks(excerpt, terms, spans_of), 5))
     if hits:
         console.print()
+
+
+def _print_json(query: Query, hits: Hits, passages: Sequence[Passage]) -> None:
+    """Print the hits of a query as JSON lines: those of a run, with query, title and text."""
+    for rank, ((docid, score), passage) in enumerate(zip(hits, passages, strict=True), start=1):
+        line = {
+            "qid": query.qid,
+            "query": query.text,
+            "docid": docid,
+            "rank": rank,
+            "score": score,
+            "title": passage.title,
+            "text": passage.text,
+        }
+        sys.stdout.write(dump_json(line).decode())
 
 
 def _with_marks(text: str, terms: Iterable[str], spans_of: SpansOf) -> "Text":

@@ -8,7 +8,7 @@ import typer
 
 from denserk.commands.options import command
 from denserk.config import encoding, retrieval
-from denserk.config.formats import CorpusSettings
+from denserk.config.formats import CorpusSettings, RunFormat
 from denserk.config.options import Given, reject_given
 from denserk.errors import UsageError
 from denserk.reporting import per_second, print_table
@@ -115,7 +115,14 @@ def search(
         reject_given(milvus, why="only for Milvus", hint="add --engine milvus")
     if not paths.output:
         search_settings = retrieval.SearchSettings(**{"hits": PRINTED_HITS, **settings})
-        reject_given(search_settings, among="output_format tag", why="only for --output")
+        reject_given(search_settings, among="tag", why="only for --output")
+        if search_settings.output_format not in (None, RunFormat.JSONL):
+            reject_given(
+                search_settings,
+                among="output_format",
+                why="only for --output",
+                hint="--output-format jsonl prints hits as JSON",
+            )
         from denserk.commands.lookup import print_hits
         from denserk.tasks.search import open_search
 

@@ -68,7 +68,7 @@ class ReportSettings(Settings):
     """Print the values of each query, too."""
     summary: bool = option(True, " /-n", needs="per_query")
     """With --per-query: also print the mean values."""
-    format: OutputFormat | None = option(None, "-o")
+    format: OutputFormat | None = option(None, "-o", "--output-format")
     """Output format. [default: table on a terminal, tsv elsewhere]"""
     places: int = option(4, "-p", at_least=0, at_most=17)
     """Decimal places of table, TSV, Markdown and LaTeX."""

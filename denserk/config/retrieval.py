@@ -238,7 +238,8 @@ class RankingSettings(TagSettings):
     """Tied scores: lower to the next float32, so that all tools read one order, or keep.
     [default: break; keep for an index of Lucene, as Pyserini writes them]"""
     output_format: RunFormat | None = None
-    """Format of the run. [default: jsonl or json if the name of --output ends so, else trec]"""
+    """Format of the run; jsonl also of hits that are printed, with their passages. [default: jsonl
+    or json if the name of --output ends so, else trec]"""
     ir_metadata: IrMetadata = setting(IrMetadata.FILE)
     """Provenance by ir-metadata.org: a file beside the run, comments in it, or none."""
 

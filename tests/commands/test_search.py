@@ -87,6 +87,24 @@ def test_the_terms_of_the_index_stand_out(language, query, marked, tmp_path, cap
     assert re.findall(r"\x1b\[1;33m(.*?)\x1b\[0m", capsys.readouterr().out) == marked
 
 
+@pytest.mark.usefixtures("indexed_toy")
+def test_printed_hits_as_json_are_a_run_with_passages(capsys):
+    command = "search --index bm25 --hits 2 --output-format jsonl"
+    quiet(command, "--query", "moon", "--query", "zebra", "--query", "river")
+    text = capsys.readouterr().out
+    lines = [json.loads(line) for line in text.splitlines()]
+    moon = lines[0]
+    assert (moon["qid"], moon["query"], moon["docid"], moon["rank"]) == ("q1", "moon", "d4", 1)
+    assert (moon["title"], moon["text"]) == (
+        "Moon",
+        "the moon rises in the night and the star falls",
+    )
+    Path("hits.jsonl").write_text(text)
+    assert list(read_run_scores("hits.jsonl")) == ["q1", "q3"]  # without hits there is no line
+    quiet("search --index bm25 --query moon --output-format msmarco", status=2)
+    assert "--output-format jsonl prints hits as JSON" in capsys.readouterr().err
+
+
 def test_the_corpus_is_found_or_named(indexed_toy, capsys):
     lines = (indexed_toy / "corpus.jsonl").read_text().splitlines(keepends=True)
     (indexed_toy / "corpus.jsonl").unlink()
