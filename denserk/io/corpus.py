@@ -262,17 +262,32 @@ def _folder_of_documents(folder: Path, settings: CorpusSettings) -> Iterator[Pas
     folder_files = text_files.walk(folder)
     text_paths = _text_paths(folder_files.paths, settings)
     if text_paths:
-        unread = len(folder_files.paths) - len(text_paths)
-        text_files.report_skipped(folder, folder_files.skipped, unread)
+        _report_unread(folder, folder_files, text_paths)
         return text_files.read_documents(folder, text_paths)
     trec_paths = []
     if settings.corpus_format is not CorpusFormat.TEXT:
         trec_paths = _trec_paths(folder, folder_files.paths)
     if not trec_paths:
         raise _no_corpus(folder)
-    unread = len(folder_files.paths) - len(trec_paths)
-    text_files.report_skipped(folder, folder_files.skipped, unread)
+    _report_unread(folder, folder_files, trec_paths)
     return chain.from_iterable(read_corpus_file(path, settings) for path in trec_paths)
+
+
+def _report_unread(
+    folder: Path, folder_files: text_files.FolderFiles, read_paths: Sequence[Path]
+) -> None:
+    """Report the files of a folder that are not read; warn of documents that could be."""
+    are_read = set(read_paths)
+    unread_paths = [path for path in folder_files.paths if path not in are_read]
+    text_files.report_skipped(folder, folder_files.skipped, unread_paths)
+    endings = {
+        path.suffix.lower()
+        for path in unread_paths
+        if path.with_suffix(".txt") not in are_read  # its text, if it was converted
+    }
+    unread = unread_files.unread_documents(folder, endings)
+    if unread is not None:
+        logger.warning(f"{folder.name}: {unread.description} are not read; {unread.hint}")
 
 
 def _text_paths(paths: Sequence[Path], settings: CorpusSettings) -> list[Path]:

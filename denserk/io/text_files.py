@@ -7,7 +7,8 @@ else its first heading.
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -18,6 +19,7 @@ from denserk.records import Passage
 
 logger = logging.getLogger(__name__)
 
+LISTED_ENDINGS = 5  # of files that are not read
 MARKDOWN = ".md"
 TEXT_ENDINGS = (".txt", MARKDOWN)
 NOT_IN_IDS = re.compile(r"[\s#\udc80-\udcff]")  # also what is no UTF-8 in a file's name
@@ -64,13 +66,17 @@ def walk(folder: Path) -> FolderFiles:
     return FolderFiles(paths, skipped)
 
 
-def report_skipped(folder: Path, skipped: int, unread: int) -> None:
+def report_skipped(folder: Path, skipped: int, unread_paths: Sequence[Path]) -> None:
     """Report what of a folder is not read, in one line."""
     descriptions = []
     if skipped:
         descriptions.append(f"hidden files and folders, and links out of it ({skipped:,})")
-    if unread:
-        descriptions.append(f"files of other kinds ({unread:,})")
+    if unread_paths:
+        counts = Counter(path.suffix.lower() or "no ending" for path in unread_paths)
+        kinds = [f"{ending} {count:,}" for ending, count in counts.most_common(LISTED_ENDINGS)]
+        if len(counts) > LISTED_ENDINGS:
+            kinds.append("...")
+        descriptions.append(f"files of other kinds ({', '.join(kinds)})")
     if descriptions:
         logger.info(f"{folder.name}: not read: {', '.join(descriptions)}")
 

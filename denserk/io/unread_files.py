@@ -3,7 +3,7 @@
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,6 +63,16 @@ JSON_OF_FOLDER = (
     '[print(json.dumps({"_id": str(path.relative_to(folder))'
     '.replace(" ", "%20").replace("#", "%23"), "text": TEXT})) '
     'for path in sorted(folder.rglob("*")) if path.suffix.lower() == "ENDING"]'
+)
+# the part of an office document that holds its text, by the ending of its name
+OFFICE_PARTS = {".docx": "word/document.xml", ".odt": "content.xml"}
+# writes document.txt beside each document.docx of a folder: a line for each paragraph
+TEXTS_OF_OFFICE_DOCUMENTS = (
+    "import html, pathlib, re, sys, zipfile; "
+    '[path.with_suffix(".txt").write_text(html.unescape(re.sub("<[^>]+>", "", '
+    r're.sub("<w:(tab|br)/>|</(w|text):[ph]>", "\n", '
+    'zipfile.ZipFile(path).read("PART").decode()))), encoding="utf-8") '
+    'for path in pathlib.Path(sys.argv[1]).rglob("*") if path.suffix.lower() == "ENDING"]'
 )
 # targets of `denserk convert` for generated queries, by what they are expected as
 GENERATED_TARGETS = {
@@ -200,13 +210,24 @@ def unread_folder(folder: Path) -> UnreadFile | None:
             text = PLAIN_TEXT if ending in TEXT_FILES else HTML_TEXT
             program = JSON_OF_FOLDER.replace("TEXT", text).replace("ENDING", ending)
             return UnreadFile(f"*{ending} files", _conversion_hint(program, folder, Table.CORPUS))
+    return unread_documents(folder, endings)
+
+
+def unread_documents(folder: Path, endings: Container[str]) -> UnreadFile | None:
+    """Return what files of a folder are, if one of their endings is that of PDF or of an office.
+
+    The hint writes the text of each file beside it.
+    """
+    name = shlex.quote(str(folder))
+    purpose = "convert them to text, and give the folder again"
     if ".pdf" in endings:
-        name = shlex.quote(str(folder))
-        hint = (
-            "convert them to text, and give the folder again: "
-            f"find {name} -iname '*.pdf' -exec pdftotext -q {{}} \\;"
-        )
-        return UnreadFile("*.pdf files", hint)
+        command = f"find {name} -iname '*.pdf' -exec pdftotext -q {{}} \\;"
+        return UnreadFile("*.pdf files", f"{purpose}: {command}")
+    for ending, part in OFFICE_PARTS.items():
+        if ending in endings:
+            program = TEXTS_OF_OFFICE_DOCUMENTS.replace("PART", part).replace("ENDING", ending)
+            command = f"python3 -c {shlex.quote(program)} {name}"
+            return UnreadFile(f"*{ending} files", f"{purpose}: {command}")
     return None
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,43 @@ def test_a_folder_of_pdf_files(ending, folder, capsys):
     follow_hint(reading("my docs", "corpus"), capsys)
     (record,) = records("my docs", "corpus")
     assert record == {"_id": "sub/a%20b.txt", "title": "", "text": "page one"}
+
+
+MOON_IN_TWO_PARTS = "<w:p><w:r><w:t>mo</w:t></w:r><w:r><w:t>on</w:t></w:r></w:p>"
+WORD = {"word/document.xml": f"{MOON_IN_TWO_PARTS}<w:p>a &lt; b</w:p>"}
+OFFICE = {"content.xml": "<text:h>moon</text:h><text:p>a &lt; b</text:p>"}
+
+
+@pytest.mark.parametrize(("ending", "parts"), [("docx", WORD), ("DOCX", WORD), ("odt", OFFICE)])
+def test_a_folder_of_office_documents(ending, parts, folder, capsys):
+    write_office_document(folder / "my docs" / "sub" / f"a b.{ending}", parts)
+    follow_hint(reading("my docs", "corpus"), capsys)
+    (record,) = records("my docs", "corpus")
+    assert record["_id"] == "sub/a%20b.txt"
+    assert record["text"].split() == ["moon", "a", "<", "b"]
+
+
+def write_office_document(path, parts):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in parts.items():
+            archive.writestr(name, text)
+
+
+def test_documents_beside_texts_are_warned_of_until_they_are_converted(folder, capsys):
+    (folder / "docs").mkdir()
+    (folder / "docs" / "a.txt").write_text("sun\n")
+    (folder / "docs" / "picture.png").write_bytes(b"\x89PNG")
+    write_office_document(folder / "docs" / "b.docx", WORD)
+    assert run(reading("docs", "corpus")) == 0
+    err = capsys.readouterr().err
+    assert "files of other kinds (.docx 1, .png 1)" in err
+    [warning] = [line for line in err.splitlines() if line.startswith("warning: ")]
+    assert "*.docx files are not read" in warning
+    command = warning.partition("give the folder again: ")[2]
+    subprocess.run(["bash", "-e", "-c", command], check=True)
+    assert [record["_id"] for record in records("docs", "corpus")] == ["a.txt", "b.txt"]
+    assert "warning: " not in capsys.readouterr().err
 
 
 def test_gzip_under_another_name(folder, capsys):

@@ -55,7 +55,7 @@ def test_a_folder_of_text(tmp_path, caplog):
         ("sub/empty.md", "", ""),
         ("z.txt", "cat", ""),
     ]
-    assert "links out of it (5), files of other kinds (2)" in caplog.text
+    assert "links out of it (5), files of other kinds (.png 1, .html 1)" in caplog.text
     assert "percent-encoded: b%20%232.md" in caplog.text
     assert "1 of 5 passages are empty" in caplog.text
 

@@ -70,7 +70,7 @@ def test_several_documents_in_files_of_folders(ending, encode, tmp_path, caplog)
     (tmp_path / "disk1" / f"z.txt{ending}").unlink()
     docids = [passage.docid for passage in read_passages(str(tmp_path))]
     assert docids == ["AP-1", "WSJ-1"]
-    assert "files of other kinds (1)" in caplog.text
+    assert "files of other kinds (" in caplog.text
 
 
 @pytest.mark.parametrize(
