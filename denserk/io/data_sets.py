@@ -23,6 +23,7 @@ from denserk.extras import installed, require
 from denserk.io.durability import flush_names, flush_tree
 from denserk.io.files import STREAM, read_errors, write_errors
 from denserk.io.json_records import identifier
+from denserk.io.near_paths import no_such_path
 from denserk.io.tables import HUB
 from denserk.records import NO_FIELDS, Passage, Query
 
@@ -80,7 +81,7 @@ def locate(source: str) -> Location:
         hint = (
             f"if it is a dataset of ir_datasets, write {IRDS}{source}, or of the hub, hf:{source}"
         )
-    raise UsageError(f"{source}: no such file or folder", hint)
+    raise no_such_path(source, f"{source}: no such file or folder", hint)
 
 
 def _locate_beir(name: str) -> Location:

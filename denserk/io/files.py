@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, TextIO, TypeVar, cast
 
 from denserk.errors import InputError, OutputError, UsageError
 from denserk.io.durability import flush_files, flush_names, make_folder
+from denserk.io.near_paths import no_such_path
 from denserk.io.short_texts import columns_phrase
 from denserk.io.tables import is_table, table_lines
 
@@ -144,7 +145,7 @@ def open_binary(path: str | Path, part: str = "") -> Iterator[BinaryIO]:
         if Path(path).is_dir():
             raise UsageError(f"{path} is a folder; a file is expected")
         if not os.path.lexists(path):
-            raise UsageError(f"{path}: no such file")
+            raise no_such_path(path, f"{path}: no such file")
         opened = opener(readable_path(path), "rb")
     with opened as handle:
         yield cast(BinaryIO, handle)

@@ -33,6 +33,7 @@ from denserk.io.files import (
     write_errors,
 )
 from denserk.io.locks import refuse_being_written
+from denserk.io.near_paths import no_such_path
 from denserk.io.outputs import MANIFEST
 from denserk.io.outputs import TRAINING_RECORD as TRAINING_RECORD
 from denserk.io.short_texts import first_names
@@ -332,7 +333,7 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
     if not os.path.lexists(manifest_file):
         refuse_being_written(path)
         if not os.path.lexists(path):
-            raise UsageError(f"{path}: no such file or folder")
+            raise no_such_path(path, f"{path}: no such file or folder")
         message = f"{path} has no {MANIFEST}: it is not {kind.noun} that denserk wrote"
         raise UsageError(message, kind.remedy)
     manifest = read_any_manifest(manifest_file)

@@ -25,6 +25,7 @@ from denserk.errors import (
 )
 from denserk.io.files import read_file
 from denserk.io.manifest import Rule, check, file_sha256
+from denserk.io.near_paths import did_you_mean, near_models, no_such_path
 from denserk.io.outputs import DENSERK_FILE, MODEL_CONFIG
 from denserk.io.packaged_models import find_packaged
 
@@ -105,7 +106,7 @@ def _locate(model: str, option: str, extra_files: Sequence[str] = ()) -> tuple[s
     if model in WITHOUT_WEIGHTS:
         raise UsageError(f"{option} {model}: {WITHOUT_WEIGHTS[model]}")
     if not can_be_on_hub(model):
-        raise UsageError(f"{option} {model}: no such folder")
+        raise no_such_path(model, f"{option} {model}: no such folder")
     model = full_name(model)
     packaged = find_packaged(model)
     if packaged is not None:
@@ -137,7 +138,7 @@ def _fetch(model: str, files: Sequence[str]) -> Path:
         raise ModelError(
             f"{model} is no folder, no short name ({', '.join(PUBLISHED)}) and cannot be "
             f"fetched from the hub or its cache {constants.HF_HUB_CACHE}: {reason_of(error, 300)}",
-            hint,
+            did_you_mean(near_models(name, PUBLISHED), hint),
         ) from None
 
 

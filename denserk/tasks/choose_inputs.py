@@ -31,6 +31,7 @@ from denserk.io.blocks import texts_sha256
 from denserk.io.detection import detect_run_or_qrels
 from denserk.io.manifest import Kind, beside, file_sha256, read_any_manifest
 from denserk.io.model_files import can_be_on_hub, find_model, look_for_model
+from denserk.io.near_paths import no_such_path
 from denserk.io.qrels import read_qrels_map
 from denserk.io.short_texts import first_names, with_single_spaces
 from denserk.io.topics import read_queries
@@ -149,7 +150,7 @@ def _check_model(name: str) -> None:
     if is_served(name):  # its server is asked when it encodes
         return
     if not Path(name).exists() and not can_be_on_hub(name):
-        raise UsageError(f"--candidates {name}: no such file or folder", EXAMPLES)
+        raise no_such_path(name, f"--candidates {name}: no such file or folder", EXAMPLES)
     find_model(name, "--candidates")
     look_for_model(name)
 
