@@ -16,7 +16,7 @@ from denserk.config.presets import (
     list_presets,
     shown_preset,
 )
-from denserk.config.training import CLASSES
+from denserk.config.training import CLASSES, FinetuneSettings
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ def pretrain(
         return None
     settings = build(config.PretrainSettings, pretraining)
     run = config.resolve_run(settings, corpus, given)
+    _refuse_taken_output(settings)  # before torch is imported and a model loaded
     from denserk.tasks.pretrain import pretrain as task
     from denserk.training.run_folder import log_result
 
@@ -88,12 +89,20 @@ def finetune(
         print_preset(shown_preset(presets.show_preset))
         return None
     run = finetuning.resolve_run(presets.preset, corpus, given)
+    _refuse_taken_output(run.finetune)  # before torch is imported and a model loaded
     from denserk.tasks.finetune import finetune as task
     from denserk.training.run_folder import log_result
 
     result = task(run)
     log_result(result, run.finetune.output, run.validation.best_by)
     return result
+
+
+def _refuse_taken_output(settings: config.PretrainSettings | FinetuneSettings) -> None:
+    """Raise a UsageError if the output holds what may not be replaced."""
+    from denserk.io.outputs import refuse_occupied
+
+    refuse_occupied(settings.output, overwrite=settings.overwrite or settings.resume)
 
 
 @command(

@@ -163,6 +163,12 @@ def _naming_hint(records: Sequence[Mapping[str, Any]]) -> str:
     keys = choose_keys(records, Table.CORPUS)
     if keys is None:
         return "name the fields: --text-field NAME --id-field NAME --title-field NAME"
+    if "_id" not in keys:
+        possible_ids = [
+            name for name in records[0] if name not in keys.values() and _has_ids(records, name)
+        ]
+        if possible_ids:
+            keys = {**keys, "_id": possible_ids[0]}
     option_by_key = {"text": "--text-field", "_id": "--id-field", "title": "--title-field"}
     options = [
         f"{option} {_shell_word(keys[key])}" for key, option in option_by_key.items() if key in keys

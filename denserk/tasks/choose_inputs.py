@@ -324,9 +324,14 @@ def read_judged_queries(topics: str, qrels: str, settings: ChooseSettings) -> Ju
         if query.qid in judgments:
             queries_by_qid[query.qid] = query
     if not queries_by_qid:
+        judged_passages = {docid for grades in judgments.values() for docid in grades}
+        hint = None
+        if not judged_passages.isdisjoint(qids_of_topics):
+            hint = f"{topics} has ids of judged passages: is it the corpus?"
         raise MismatchError(
             f"{qrels} judges none of the queries of {topics}: it judges {first_names(judgments)}, "
-            f"the topics are {first_names(qids_of_topics)}"
+            f"the topics are {first_names(qids_of_topics)}",
+            hint,
         )
     without_text = [qid for qid in judgments if qid not in queries_by_qid]
     if without_text:

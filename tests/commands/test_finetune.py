@@ -84,3 +84,15 @@ def test_other_processes_log_nothing(started_runs, capsys, monkeypatch):
     monkeypatch.delenv("RANK")
     assert run(BASIC) == 0  # and the next command of this process speaks again
     assert capsys.readouterr().err != ""
+
+
+def test_a_taken_output_is_said_before_the_model_is_loaded(tmp_path, capsys, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").touch()
+    monkeypatch.setattr("denserk.io.model_files._locate", None)  # nothing looks for the model
+    words = ["--model", "absent", "--output", str(tmp_path / "mine")]
+    assert run(["finetune", "--train-data", "absent.jsonl", *words]) == 2
+    assert "thesis.tex" in capsys.readouterr().err
+    words = ["--objective", "mlm", "--corpus", "absent.txt", *words]
+    assert run(["pretrain", *words]) == 2
+    assert "thesis.tex" in capsys.readouterr().err

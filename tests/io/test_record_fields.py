@@ -95,6 +95,7 @@ def test_fields_that_are_not_there(settings, name, tmp_path):
         ({"a": "x", "b": "y"}, "--text-field"),
         ({"key": "x", "one": LONG, "two": LONG}, "--text-field one --id-field key"),
         ({"it's": [LONG], "my text": "x"}, "--text-field 'my text'"),
+        ({"ticket": "A-7", "message": "it rains"}, "--text-field message --id-field ticket"),
         ({}, "--text-field NAME"),
         ({"": "x"}, "--text-field NAME"),
     ],

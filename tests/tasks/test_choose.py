@@ -544,6 +544,13 @@ def test_topics_without_judgments(settings, tmp_path):
         choose(settings("good.trec", "bad.trec", topics=str(tmp_path / "other.tsv")))
 
 
+def test_a_corpus_in_place_of_the_topics_is_said_to_be_one(settings):
+    swapped = {"corpus": "queries.tsv", "topics": "corpus.jsonl"}
+    with pytest.raises(MismatchError) as error:
+        choose(settings("good.trec", "bad.trec", **swapped))
+    assert error.value.hint == "corpus.jsonl has ids of judged passages: is it the corpus?"
+
+
 def test_a_run_of_other_queries_leaves_no_folder(settings, tmp_path):
     (tmp_path / "other.trec").write_text("x Q0 p0 1 1.0 run\n")
     with pytest.raises(MismatchError, match="none in common"):
