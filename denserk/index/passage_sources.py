@@ -1,11 +1,13 @@
-"""Where the passages of an open index are: the corpora that it was made from."""
+"""The passages of an open index: the corpora that it was made from, and passages by their ids."""
 
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from denserk.config.formats import DETECTED, CorpusSettings
 from denserk.errors import UsageError
 from denserk.index.opening import OpenedIndex
-from denserk.io.corpus import fitting_settings, read_passages
+from denserk.io.corpus import PassageTexts, fitting_settings, read_passages
 from denserk.io.files import STREAM
 from denserk.io.manifest import CorpusSource, Manifest, corpora_of
 from denserk.records import Passage
@@ -42,6 +44,23 @@ def passages_of(corpora: Mapping[str, CorpusSettings]) -> Iterator[Passage]:
     """Yield the passages of corpora by name."""
     for name, settings in corpora.items():
         yield from read_passages(name, settings)
+
+
+class Passages:
+    """The passages of corpora, by id; their temporary file goes together with this object."""
+
+    def __init__(
+        self, corpora: Mapping[str, CorpusSettings], path: Path, fields: Sequence[str] = ()
+    ) -> None:
+        texts = PassageTexts(path, fields)
+        weakref.finalize(self, texts.close)
+        path.unlink()  # the open file stays until it is closed
+        texts.find(passages_of(corpora), ", ".join(corpora), everything=True)
+        self._texts = texts
+
+    def get(self, docids: Sequence[str]) -> list[Passage | None]:
+        """Return passages by their ids; None where the corpora have none."""
+        return self._texts.get(docids)
 
 
 def _absent_vectors(manifest: Manifest | None) -> list[str]:

@@ -11,11 +11,11 @@ from denserk.config.serving import NamedIndex
 from denserk.errors import BeingWrittenError
 from denserk.index.bm25 import query_texts, recorded_bm25
 from denserk.index.opening import OpenedIndex, open_index
-from denserk.index.passage_sources import corpora_of_index
+from denserk.index.passage_sources import Passages, corpora_of_index
 from denserk.index.query_encoder import QueryEncoder, load_query_encoder
 from denserk.index.ranking import Hits
 from denserk.records import Query
-from denserk.serving.passages import Passages, SharedPassages
+from denserk.serving.passages import SharedPassages
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The passages of served indexes: copied from their corpora to the disk, and found by id."""
+"""The passages of served indexes, copied once for all indexes of the same corpora."""
 
 import weakref
 from collections.abc import Mapping, Sequence
@@ -6,27 +6,8 @@ from itertools import count
 from pathlib import Path
 
 from denserk.config.formats import CorpusSettings
-from denserk.index.passage_sources import passages_of
-from denserk.io.corpus import PassageTexts
+from denserk.index.passage_sources import Passages
 from denserk.io.versions import Versions
-from denserk.records import Passage
-
-
-class Passages:
-    """The passages of corpora, by id; their temporary file goes together with this object."""
-
-    def __init__(
-        self, corpora: Mapping[str, CorpusSettings], path: Path, fields: Sequence[str] = ()
-    ) -> None:
-        texts = PassageTexts(path, fields)
-        weakref.finalize(self, texts.close)
-        path.unlink()  # the open file stays until it is closed
-        texts.find(passages_of(corpora), ", ".join(corpora), everything=True)
-        self._texts = texts
-
-    def get(self, docids: Sequence[str]) -> list[Passage | None]:
-        """Return passages by their ids; None where the corpora have none."""
-        return self._texts.get(docids)
 
 
 class SharedPassages:
