@@ -109,8 +109,7 @@ def fuse(
 
             measure = tuning_measure(fusion)
             fused.weights = best_weights(fused, measure, read_grades(tune, "tune"))
-        # as in a file, a query without hits is not there
-        run = Run((qid, dict(hits)) for qid, hits in fused.results() if hits)
+        run = Run((qid, dict(hits)) for qid, hits in fused.results())
     fused.ranking.report()  # of equal scores
     _refuse_non_finite(run)
     run.weights = fused.weights

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -46,8 +47,12 @@ from denserk.reporting import track
 
 if TYPE_CHECKING:
     from denserk.index.opening import OpenedIndex
+    from denserk.index.passage_sources import Passages
     from denserk.index.query_encoder import QueryEncoder
 
+# The folder of an index without `output` in its temporary folder, beside the corpus or the vectors
+# that it is made of.
+TEMPORARY_INDEX = "index"
 # Held while a model is loaded: models that threads load at once may give other vectors.
 LOADING = Lock()
 
@@ -73,6 +78,8 @@ class Index:
         self._options = options  # a pickled index is opened again with them
         self._scratch = scratch  # the temporary folder of the index
         self._passage_model: QueryEncoder | None = None  # loaded by the first search that needs it
+        self._passages: dict[str | None, Passages] = {}  # by the corpus that was named, or None
+        self._reading_passages = Lock()
 
     @classmethod
     @documented(INDEX)
@@ -91,7 +98,7 @@ class Index:
         `output` the index goes with this object.
         """
         scratch = ScratchFolder()  # goes with this call if the index is in `output`
-        folder = output or scratch.path / "index"
+        folder = output or scratch.path / TEMPORARY_INDEX
         if isinstance(vectors, str | PathLike):
             if ids is not None:
                 raise UsageError("ids are for vectors in memory", "a file of vectors has its own")
@@ -152,7 +159,7 @@ class Index:
         if self._scratch is None:
             paths = [str(Path(name).absolute()) for name in opened.names]
             return _open_again, (type(self), paths, dict(self._options))
-        return _restore, (type(self), _files_of(Path(opened.names[0])))
+        return _restore, (type(self), _files_of(self._scratch.path))
 
     def __enter__(self) -> Self:
         self._refuse_closed()
@@ -170,6 +177,7 @@ class Index:
         """Free the index's memory and remove its temporary folder; it cannot be searched then."""
         self._opened = None
         self._passage_model = None
+        self._passages.clear()
         if self._scratch is not None:
             self._scratch.close()
 
@@ -223,6 +231,37 @@ class Index:
             texts_without_hits = {qid: texts[qid] for qid in run if not run[qid]}
             self.opened.warn_without_hits(texts_without_hits, in_python=True)
         return run
+
+    def passages(
+        self, docids: Iterable[str], *, corpus: PathName | None = None
+    ) -> dict[str, dict[str, str]]:
+        """Return passages by their ids: {docid: {"title": title, "text": text}}.
+
+        They are in the order of the ids; those that the corpus lacks are left out. The first call
+        reads the corpus that the index was made of, or `corpus`, and copies it to a temporary file.
+        A UsageError says which corpus is not there.
+        """
+        wanted = [docids] if isinstance(docids, str) else list(docids)
+        passages = self._passages_of(None if corpus is None else path_text(corpus, "corpus"))
+        found = {}
+        for docid, passage in zip(wanted, passages.get(wanted), strict=True):
+            if passage is not None:
+                found[docid] = {"title": passage.title, "text": passage.text}
+        return found
+
+    def _passages_of(self, corpus: str | None) -> "Passages":
+        """Return the passages of a corpus, by default that of the index; it is read once."""
+        from denserk.index.passage_sources import Passages, corpora_of_index
+
+        opened = self.opened
+        with self._reading_passages:
+            if corpus not in self._passages:
+                scratch_path = self._scratch.path if self._scratch else None
+                with without_names_of(scratch_path), TemporaryDirectory(prefix="denserk-") as name:
+                    corpora = corpora_of_index(opened, corpus)
+                    # the copy stays open when its folder is gone
+                    self._passages[corpus] = Passages(corpora, Path(name) / "passages")
+            return self._passages[corpus]
 
     def _read_query_vectors(self, queries: Any) -> Vectors:
         """Return the vectors of queries, which must fit the index."""
@@ -282,7 +321,7 @@ class BM25(Index):
     ) -> Self:
         """Index the terms of a corpus; options as in `denserk index`: k1, b, language, ..."""
         scratch = ScratchFolder()  # goes with this call if the index is in `output`
-        folder = output or scratch.path / "index"
+        folder = output or scratch.path / TEMPORARY_INDEX
         with without_names_of(scratch.path):
             source = store_input("corpus", corpus, scratch.path / "corpus.jsonl", options)
             typed = BM25_INDEX.typed(options, corpus=source, output=folder, type=IndexType.BM25)
@@ -349,11 +388,10 @@ def _open_again(cls: type[Index], paths: Sequence[str], options: OpenOptions) ->
 def _restore(cls: type[Index], files: Mapping[str, bytes]) -> Index:
     """Open a pickled index that has its files with it, in a temporary folder."""
     scratch = ScratchFolder()
-    folder = scratch.path / "index"
     for name, content in files.items():
-        path = folder / name
+        path = scratch.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    index = cls.open(folder)
+    index = cls.open(scratch.path / TEMPORARY_INDEX)
     index._scratch = scratch
     return index

@@ -38,12 +38,12 @@ class RunInMemory:
 
     >>> run = RunInMemory("run 1", {"q1": {"d1": 2.0}, "q2": {}})
     >>> run.queries, run.hits("q1"), run.hits("q3")
-    (['q1'], (['d1'], [2.0]), ([], []))
+    (['q1', 'q2'], (['d1'], [2.0]), ([], []))
     """
 
     def __init__(self, name: str, scores: Mapping[str, Mapping[str, float]]) -> None:
         self.path = name
-        self.queries = [qid for qid, hits in scores.items() if hits]
+        self.queries = list(scores)  # also those without hits
         self.format = RunFormat.TREC if self.queries else None  # TREC's: a run with scores
         self._scores = scores
 

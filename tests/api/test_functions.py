@@ -311,9 +311,16 @@ def test_runs_without_names_are_several_runs():
         denserk.evaluate(RUNS, QRELS)
 
 
-def test_a_query_whose_hits_are_all_removed_is_not_in_the_fused_run(tmp_path):
+def test_a_query_without_hits_stays_in_the_fused_run_and_is_not_in_its_file(tmp_path):
     runs = [{"q1": {"q1": 2.0}, "q2": {"d1": 1.0}}] * 2
     fused = denserk.fuse(runs, remove_query=True)
     fused.save(tmp_path / "fused.trec")
-    assert list(fused) == ["q2"]
-    assert denserk.Run.load(tmp_path / "fused.trec") == fused
+    assert fused["q1"] == {}
+    assert list(fused["q2"]) == ["d1"]
+    assert denserk.Run.load(tmp_path / "fused.trec") == {"q2": fused["q2"]}
+
+
+def test_a_run_may_have_no_hits_for_the_only_query():
+    found, without_hits = {"q1": {"d1": 1.0}}, {"q1": {}}
+    assert list(denserk.fuse([without_hits, found])["q1"]) == ["d1"]
+    assert denserk.fuse([without_hits, without_hits], method="linear") == {"q1": {}}

@@ -193,3 +193,33 @@ def test_an_index_that_is_kept_stays_when_it_is_closed(tmp_path):
     with pytest.raises(DenserkError, match="is not empty"):
         denserk.Index.build(VECTORS, output=tmp_path / "index")
     denserk.Index.build(VECTORS, output=tmp_path / "index", overwrite=True)
+
+
+def test_passages_by_their_ids():
+    index = denserk.BM25.build({"d1": "moon", "d2": {"title": "Sun", "text": "it sets"}})
+    expected = {"d2": {"title": "Sun", "text": "it sets"}, "d1": {"title": "", "text": "moon"}}
+    passages = index.passages(["d2", "absent", "d1"])
+    assert passages == expected
+    assert list(passages) == ["d2", "d1"]
+    assert index.passages("d1") == {"d1": expected["d1"]}
+    assert pickle.loads(pickle.dumps(index)).passages(["d2", "d1"]) == expected
+    index.close()
+    with pytest.raises(UsageError, match="closed"):
+        index.passages(["d1"])
+
+
+def test_passages_of_an_index_of_files(tmp_path):
+    corpus = tmp_path / "corpus.tsv"
+    corpus.write_text("d1\tmoon\nd2\tsun\n")
+    denserk.BM25.build(corpus, output=tmp_path / "index")
+    moved = corpus.rename(tmp_path / "moved.tsv")
+    index = denserk.Index.open(tmp_path / "index")
+    with pytest.raises(UsageError, match=r"corpus\.tsv"):
+        index.passages(["d1"])
+    assert index.passages(["d1"], corpus=moved) == {"d1": {"title": "", "text": "moon"}}
+
+
+def test_an_index_of_vectors_alone_has_no_passages():
+    index = denserk.Index.build(np.ones((2, 3), np.float32))
+    with pytest.raises(UsageError, match="names no corpus"):
+        index.passages(["0"])
