@@ -6,21 +6,10 @@
 # DATA has the folders scifact and fairytaleqa in BEIR layout. Models, vectors and runs go to RUNS; measures are printed.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../tests/environment.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/options.sh"
 
-data= runs= seeds='1 2 3'
-while [ $# -gt 0 ]; do
-  case $1 in
-    --data) data=$(realpath "$2") ;;
-    --runs) runs=$(realpath -m "$2") ;;
-    --seeds) seeds=$2 ;;
-    *) echo "error: $1 is no option" >&2 && exit 2 ;;
-  esac
-  shift 2
-done
-if [ -z "$data" ] || [ -z "$runs" ]; then
-  echo "error: --data and --runs are needed: bash docs/no-labels.sh --data DIR --runs DIR" >&2
-  exit 2
-fi
+seeds='1 2 3'
+read_options "data runs seeds" "$@"
 environment cpu,bm25,demo
 cd "$repository"
 export HF_HUB_OFFLINE=1

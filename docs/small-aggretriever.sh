@@ -8,20 +8,9 @@
 # model; RUNS/COLLECTION/figures.txt compares it with BM25 and MiniLM.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../tests/environment.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/options.sh"
 
-data= runs=
-while [ $# -gt 0 ]; do
-  case $1 in
-    --data) data=$(realpath "$2") ;;
-    --runs) runs=$(realpath -m "$2") ;;
-    *) echo "error: $1 is no option" >&2 && exit 2 ;;
-  esac
-  shift 2
-done
-if [ -z "$data" ] || [ -z "$runs" ]; then
-  echo "error: --data and --runs are needed: bash docs/small-aggretriever.sh --data DIR --runs DIR" >&2
-  exit 2
-fi
+read_options "data runs" "$@"
 environment cpu,bm25,demo
 cd "$repository"
 export HF_HUB_OFFLINE=1
