@@ -3,19 +3,23 @@
     python -m tests.benchmarks.heads DATA WORK [CELL ...]
 
 MiniLM has no masked-language-model head. It is trained further, with a new head, for 1,000 and for
-4,000 steps: two trainings, each with its own schedule of the learning rate. Their texts are the
-passages of wiki-extra and of all collections, those that are searched zero-shot among them: of
-these the queries and the judgments are not seen in training, the passages are.
+4,000 steps: two trainings, each with its own schedule of the learning rate. In two more, the head
+is trained alone: MiniLM's own weights stay as they are. The texts of all four are the passages of
+wiki-extra and of all collections, those that are searched zero-shot among them: of these the
+queries and the judgments are not seen in training, the passages are.
 
 Aggretriever (`agg`), [CLS] (`cls`) and the mean of tokens (`mean`) start from the same weights
-after each number of steps; after none, Aggretriever is trained without a head. All are fine-tuned
-on the same questions of nq-qed and squad for the same number of steps, and search slices of these
-two collections and, zero-shot, of others. Passages are cut at 96 tokens, in the search, too.
+after each number of steps; after none, Aggretriever is trained without a head. A head that was
+trained alone changes nothing for [CLS] and the mean, so only Aggretriever starts from it. All are
+fine-tuned on the same questions of nq-qed and squad for the same number of steps, and search slices
+of these two collections and, zero-shot, of others. Passages are cut at 96 tokens, in the search,
+too.
 
-A CELL is a representation, the steps of its head, and a seed: `cls-0-1`, `agg-1000-1`. Without one,
-all are made, seed after seed. Each finished cell is a row in docs/heads.csv for each collection,
-and its values by query are a column of docs/heads-queries.csv: cells that are there are not made
-again. Every call ends with the tables of what is measured so far.
+A CELL is a representation, the steps of its head, and a seed: `cls-0-1`, `agg-1000-1`; with a head
+that was trained alone, `agg-alone1000-1`. Without one, all are made, seed after seed. Each finished
+cell is a row in docs/heads.csv for each collection, and its values by query are a column of
+docs/heads-queries.csv: cells that are there are not made again. Every call ends with the tables of
+what is measured so far.
 """
 
 import csv
@@ -61,6 +65,7 @@ COLUMNS = (
     "representation",
     "head_steps",
     "head_loss",
+    "head_alone",  # yes: only the head was trained in its steps
     "seed",
     "steps",
     MEASURE,
@@ -92,6 +97,8 @@ HEAD_TRAINING: dict[str, Any] = {
     "logging_steps": 50,
     "seed": 1,
 }
+# in place of these where the head is trained alone
+HEAD_ALONE: dict[str, Any] = {"head_only": True, "lr": 3e-3}
 # of the training and of the search, of models that were not trained, too
 LENGTHS = {"query_max_length": 32, "passage_max_length": 96}
 FINETUNING: dict[str, Any] = {
@@ -120,11 +127,17 @@ class Cell(NamedTuple):
     representation: str
     head_steps: int
     seed: int
+    is_head_alone: bool = False  # whether only the head was trained in these steps
+
+    @property
+    def start(self) -> str:
+        """The name of the model that it starts from."""
+        return f"{'alone' if self.is_head_alone else ''}{self.head_steps}"
 
     @property
     def system(self) -> str:
         """The name without the seed."""
-        return f"{self.representation}-{self.head_steps}"
+        return f"{self.representation}-{self.start}"
 
     @property
     def name(self) -> str:
@@ -136,7 +149,7 @@ def parse_cell(name: str) -> Cell:
     """Return the cell of a name on the command line; exit if there is none.
 
     >>> parse_cell("agg-1000-1")
-    Cell(representation='agg', head_steps=1000, seed=1)
+    Cell(representation='agg', head_steps=1000, seed=1, is_head_alone=False)
     """
     for cell in all_cells():
         if cell.name == name:
@@ -148,7 +161,8 @@ def parse_cell(name: str) -> Cell:
 
 def cell_of_row(row: Mapping[str, str]) -> Cell:
     """Return the cell that a row of the table belongs to."""
-    return Cell(row["representation"], int(row["head_steps"]), int(row["seed"]))
+    is_head_alone = row["head_alone"] == "yes"
+    return Cell(row["representation"], int(row["head_steps"]), int(row["seed"]), is_head_alone)
 
 
 def all_cells() -> Iterator[Cell]:
@@ -157,29 +171,34 @@ def all_cells() -> Iterator[Cell]:
         for head_steps in HEAD_STEPS:
             for representation in REPRESENTATIONS:
                 yield Cell(representation, head_steps, seed)
+            if head_steps:
+                yield Cell("agg", head_steps, seed, is_head_alone=True)
 
 
 # Training
 
 
-def head_folder(steps: int, work: Path) -> Path:
-    """Return the folder of MiniLM with a head that was trained for a number of steps."""
-    return work / f"head-{steps}"
+def head_folder(cell: Cell, work: Path) -> Path:
+    """Return the folder of MiniLM with the head that a cell starts from."""
+    return work / f"head-{cell.start}"
 
 
-def train_head(steps: int, data: Path, output: Path) -> None:
-    """Train MiniLM with a new head, unless that is done; an interrupted training is resumed."""
+def train_head(cell: Cell, data: Path, output: Path) -> None:
+    """Train the head of a cell, unless that is done; an interrupted training is resumed."""
     if finished(output):
         return
+    options = dict(HEAD_TRAINING)
+    if cell.is_head_alone:
+        options |= HEAD_ALONE
     pretrain(
         objective="mlm",
         model=MODEL,
         corpus=tuple(beir_file(data / name, "corpus") for name in TEXTS),
         output=output,
-        max_steps=steps,
+        max_steps=cell.head_steps,
         save_steps=250,
         resume=output.with_name(f"{output.name}.training").exists(),
-        **HEAD_TRAINING,
+        **options,
         **COMPUTE,
     )
 
@@ -196,8 +215,8 @@ def start_of(cell: Cell, data: Path, work: Path) -> str:
     """Return the model that a cell is fine-tuned from; train its head first, if there is none."""
     if cell.head_steps == 0:
         return MODEL
-    folder = head_folder(cell.head_steps, work)
-    train_head(cell.head_steps, data, folder)
+    folder = head_folder(cell, work)
+    train_head(cell, data, folder)
     return str(folder)
 
 
@@ -242,7 +261,9 @@ def read_rows() -> list[dict[str, str]]:
     with ROWS.open(newline="") as file:
         rows = list(csv.DictReader(file))
     for row in rows:
-        row.setdefault("dtype", "bfloat16")  # rows from before there was this column
+        # rows from before there were these columns
+        row.setdefault("dtype", "bfloat16")
+        row.setdefault("head_alone", "no" if int(row["head_steps"]) else "")
     return rows
 
 
@@ -286,8 +307,10 @@ def make_cell(cell: Cell, data: Path, work: Path) -> None:
     seconds = time.perf_counter() - training_start
     retrieve(str(model), cell.name, COLLECTIONS, work, **LENGTHS)
     head_loss = ""
+    head_alone = ""
     if cell.head_steps:
-        head_loss = f"{loss_of(head_folder(cell.head_steps, work)):.3f}"
+        head_loss = f"{loss_of(head_folder(cell, work)):.3f}"
+        head_alone = "yes" if cell.is_head_alone else "no"
     rows: list[dict[str, Any]] = []
     values: dict[tuple[str, str], float] = {}
     for collection in COLLECTIONS:
@@ -302,6 +325,7 @@ def make_cell(cell: Cell, data: Path, work: Path) -> None:
                 "representation": cell.representation,
                 "head_steps": cell.head_steps,
                 "head_loss": head_loss,
+                "head_alone": head_alone,
                 "seed": cell.seed,
                 "steps": FINETUNING["max_steps"],
                 MEASURE: f"{result.summary[MEASURE]:.4f}",
@@ -401,12 +425,15 @@ def print_tables() -> None:
     for head_steps in HEAD_STEPS:
         for baseline in ("cls", "mean"):
             print_comparison(values, f"agg-{head_steps}", f"{baseline}-{head_steps}")
+    for head_steps in HEAD_STEPS[1:]:  # encoders are the same, with a head and without
+        for baseline in ("cls", "mean", "agg"):
+            print_comparison(values, f"agg-alone{head_steps}", f"{baseline}-0")
 
 
 def main(data: Path, work: Path, names: Sequence[str]) -> None:
     """Make the cells asked for, then print the tables."""
     cells = [parse_cell(name) for name in names] or list(all_cells())
-    training = {"heads": HEAD_TRAINING, "fine-tuning": FINETUNING}
+    training = {"heads": HEAD_TRAINING, "heads alone": HEAD_ALONE, "fine-tuning": FINETUNING}
     prepare(COLLECTIONS, data, work, POOL, 1, QUERIES, training)
     finished_cells = {cell_of_row(row) for row in read_rows()}
     for cell in cells:
