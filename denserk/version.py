@@ -1,3 +1,3 @@
 """The version of denserk, which files that it writes record."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -7,6 +7,7 @@ version wrote. A new one is added when a format changes.
 """
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -32,7 +33,8 @@ INDEXES: dict[str, dict[str, Any]] = {
     "sq8": {"type": "sq8"},
     "sqfp16": {"type": "sqfp16"},
 }
-CPU = {"device": "cpu", "backend": "torch"}
+# float32: other processors have no bfloat16
+CPU = {"device": "cpu", "backend": "torch", "dtype": "float32"}
 
 
 def sentence(random: np.random.Generator, length: int) -> str:
@@ -68,6 +70,7 @@ def make_models() -> None:
         device="cpu",
         **training,
     )
+    shutil.rmtree("model.training")  # checkpoints: those of `interrupt_training` are enough
     for name in ("cls", "mlr"):
         convert(
             source="backbone",
