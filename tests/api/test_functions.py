@@ -321,6 +321,7 @@ def test_a_query_without_hits_stays_in_the_fused_run_and_is_not_in_its_file(tmp_
 
 
 def test_a_run_may_have_no_hits_for_the_only_query():
-    found, without_hits = {"q1": {"d1": 1.0}}, {"q1": {}}
+    found = {"q1": {"d1": 1.0}}
+    without_hits: dict[str, dict[str, float]] = {"q1": {}}
     assert list(denserk.fuse([without_hits, found])["q1"]) == ["d1"]
     assert denserk.fuse([without_hits, without_hits], method="linear") == {"q1": {}}
