@@ -10,10 +10,11 @@ import pytest
 import torch
 import transformers
 
+import denserk
 from denserk.commands.app import run
 from denserk.errors import ModelError, UsageError
 from tests.support.finetuning import write_examples
-from tests.support.tiny_models import tiny_config, tiny_tokenizer
+from tests.support.tiny_models import tiny_config, tiny_tokenizer, write_tiny_classifier
 from tests.support.toy import VOCABULARY
 from tests.support.training_examples import jsonl
 
@@ -178,6 +179,20 @@ def test_a_model_that_joins_title_and_text_takes_no_pairs(tiny, tmp_path, open_m
     folder = convert(tiny(), tmp_path / "m", *options)
     with pytest.raises(UsageError, match="as one string"):
         open_model(folder, trust_remote_code=True).encode_document([("Moon", "red fish")])
+
+
+def test_a_cross_encoder_scores_as_its_card_says(tmp_path):
+    st = pytest.importorskip("sentence_transformers", minversion="6.0")
+    write_tiny_classifier(tmp_path / "start", "bert", VOCABULARY)
+    options = ("--representation", "cross-encoder")
+    folder = finetune(tmp_path / "start", tmp_path / "tuned", tmp_path, *options)
+    corpus = {"d1": {"title": "Moon", "text": "it rises"}, "d2": {"title": "", "text": "old river"}}
+    hits = {"q": {"d1": 1.0, "d2": 1.0}}
+    reranked = denserk.rerank(hits, folder, topics={"q": "moon"}, corpus=corpus)["q"]
+    model = st.CrossEncoder(folder, device="cpu", max_length=64)
+    pairs = [("moon", "Moon it rises"), ("moon", "old river")]
+    scores = model.predict(pairs, activation_fn=torch.nn.Identity())
+    assert [reranked["d1"], reranked["d2"]] == pytest.approx(scores.tolist(), abs=1e-5)
 
 
 LOAD = """

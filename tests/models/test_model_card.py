@@ -172,6 +172,7 @@ def test_a_cross_encoder_has_a_card(tiny, tiny_reranker, train_file, tmp_path, k
     assert card.data.license == "mit"
     assert (card.data.library_name == "sentence-transformers") is (kind == "published")
     assert ("sentence-transformers cannot open it" in card.text) is (kind == "linear")
+    assert ('CrossEncoder("MODEL", max_length=64)' in card.text) is (kind == "published")
     assert {result.task_type for result in card.data.eval_results} == {"text-ranking"}
     assert "| Steps | 2 |" in card.text
     assert_no_path(tmp_path / "out", start.name)
