@@ -104,7 +104,7 @@ class Tools:
         """Search for passages."""
         with _tool_errors():
             indexes = self._read_indexes(index)
-            request = self._limits.search_request(query, indexes, hits, has_excerpts=True)
+            request = self._limits.search_request(query, indexes, hits=hits, has_excerpts=True)
             answer = await self._batcher.search(request)
         results = [_found_passage(hit) for hit in answer]
         return FoundPassages(index=JOINT.join(indexes), results=results)

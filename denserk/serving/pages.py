@@ -162,7 +162,7 @@ class Pages:
         return self._limits.search_request(
             parameters.get("q"),
             self._limits.read_indexes(JOINT.join(names)),
-            read_integer(parameters, "hits"),
+            hits=read_integer(parameters, "hits"),
             rerank=read_boolean(parameters, "rerank"),
             has_excerpts=True,
         )

@@ -83,11 +83,11 @@ class Limits(NamedTuple):
         self,
         query: str | None,
         indexes: tuple[str, ...],
+        *,
         hits: int | None = None,
         method: str | None = None,
         weights: Sequence[float] | None = None,
         rerank: bool | None = None,
-        *,
         has_excerpts: bool = False,
     ) -> SearchRequest:
         """Return a request within the limits; a RequestError says which one it exceeds.
@@ -106,12 +106,12 @@ class Limits(NamedTuple):
             raise RequestError(400, "Parameter 'rerank': the server was started without --rerank")
         is_reranked = self.can_rerank if rerank is None else rerank
         return SearchRequest(
-            query,
-            indexes,
-            self._read_hits(hits, is_reranked=is_reranked),
-            _fusion_of(indexes, method, weights),
-            is_reranked,
-            has_excerpts,
+            query=query,
+            indexes=indexes,
+            hits=self._read_hits(hits, is_reranked=is_reranked),
+            fusion=_fusion_of(indexes, method, weights),
+            rerank=is_reranked,
+            has_excerpts=has_excerpts,
         )
 
     def _read_hits(self, hits: int | None, *, is_reranked: bool) -> int:

@@ -72,10 +72,10 @@ class RestInterface:
         search_request = self._limits.search_request(
             parameters.get("query"),
             indexes,
-            read_integer(parameters, "hits"),
-            parameters.get("method"),
-            read_weights(parameters),
-            read_boolean(parameters, "rerank"),
+            hits=read_integer(parameters, "hits"),
+            method=parameters.get("method"),
+            weights=read_weights(parameters),
+            rerank=read_boolean(parameters, "rerank"),
             has_excerpts=has_highlights,
         )
         hits = await self._batcher.search(search_request)
