@@ -416,37 +416,31 @@ def split_file(folder: Path, split: str | None) -> Path:
 
 
 def write_qrels(path: str | Path, qrels: Iterable[Qrel], qrels_format: QrelsFormat) -> int:
-    """Write judgments; return their number. Only TREC's format has a place for sub-topics."""
-    if qrels_format is QrelsFormat.JSON:
-        return _write_qrels_object(path, qrels)
+    """Write judgments; return their number.
+
+    Only TREC's format has a place for sub-topics. In the others a passage that is judged for
+    several of them has the grade that measures without sub-topics use.
+    """
     if qrels_format is QrelsFormat.TREC:
         lines = (f"{qrel.qid} {qrel.subtopic} {qrel.docid} {qrel.relevance}\n" for qrel in qrels)
         return files.write_lines(path, lines)
     subtopics: set[str] = set()
-    header = "\t".join(BEIR_HEADER) + "\n"
-    count = files.write_lines(path, _beir_lines(qrels, subtopics), header)
+    judgments: dict[tuple[str, str], Qrel] = {}  # by query and passage: the last, as in evaluation
+    for qrel in qrels:
+        subtopics.add(qrel.subtopic)
+        judgments[qrel.qid, qrel.docid] = qrel
+    if qrels_format is QrelsFormat.JSON:
+        with files.whole_binary(path) as out:
+            out.write(json_records.dump_json(grades_by_query(judgments.values())))
+    else:
+        files.write_lines(path, map(_beir_line, judgments.values()), "\t".join(BEIR_HEADER) + "\n")
     _log_subtopics(path, subtopics, qrels_format)
-    return count
+    return len(judgments)
 
 
-def _beir_lines(qrels: Iterable[Qrel], subtopics: set[str]) -> Iterator[str]:
-    """Yield judgments as lines of BEIR; add the sub-topics, which these leave out, to a set."""
-    for qrel in qrels:
-        subtopics.add(qrel.subtopic)
-        yield f"{qrel.qid}\t{qrel.docid}\t{qrel.relevance}\n"
-
-
-def _write_qrels_object(path: str | Path, qrels: Iterable[Qrel]) -> int:
-    """Write judgments as one object by query, which has each passage of a query once."""
-    subtopics: set[str] = set()
-    grades: dict[str, dict[str, int]] = {}
-    for qrel in qrels:
-        subtopics.add(qrel.subtopic)
-        grades.setdefault(qrel.qid, {})[qrel.docid] = qrel.relevance
-    with files.whole_binary(path) as out:
-        out.write(json_records.dump_json(grades))
-    _log_subtopics(path, subtopics, QrelsFormat.JSON)
-    return sum(map(len, grades.values()))
+def _beir_line(qrel: Qrel) -> str:
+    """Return a judgment as a line of BEIR, without its sub-topic."""
+    return f"{qrel.qid}\t{qrel.docid}\t{qrel.relevance}\n"
 
 
 def _log_subtopics(path: str | Path, subtopics: Set[str], qrels_format: QrelsFormat) -> None:

@@ -2,7 +2,13 @@ import pytest
 
 from denserk.config.formats import QrelsFormat
 from denserk.errors import InputError
-from denserk.io.qrels import read_qrels, read_qrels_map, split_file, write_qrels
+from denserk.io.qrels import (
+    grades_by_query,
+    read_qrels,
+    read_qrels_map,
+    split_file,
+    write_qrels,
+)
 from denserk.records import Qrel
 
 QRELS = [Qrel("007", "d1", 2), Qrel("q2", "d1", 0), Qrel("007", "d2", -1)]
@@ -39,6 +45,13 @@ def test_written_judgments_read_back(tmp_path, qrels_format):
     assert sorted(read_qrels(tmp_path / "q.gz", qrels_format)) == sorted(QRELS)
     write_qrels(tmp_path / "q", QRELS, qrels_format)
     assert (tmp_path / "q").read_text() == WRITTEN[qrels_format]
+
+
+@pytest.mark.parametrize("qrels_format", [QrelsFormat.BEIR, QrelsFormat.JSON])
+def test_a_passage_judged_for_several_subtopics_is_written_once(tmp_path, qrels_format):
+    qrels = [Qrel("q", "d1", 1, "1"), Qrel("q", "d1", 2, "2"), Qrel("q", "d2", 0, "2")]
+    assert write_qrels(tmp_path / "q", qrels, qrels_format) == 2
+    assert read_qrels_map(tmp_path / "q") == grades_by_query(qrels)
 
 
 @pytest.mark.parametrize(
