@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from denserk.config.encoding import PUBLISHED
 from denserk.config.options import fields_of, spec_of
 from denserk.errors import UsageError
 
@@ -66,12 +67,23 @@ def claim_outputs(
     from denserk.io.outputs import claim, named_paths
 
     inputs = {name: value for name, value in values.items() if name not in NO_INPUTS}
+    if _is_short_name(values.get("model")):
+        del inputs["model"]
     return claim(
         outputs,
         inputs=named_paths(inputs),
         overwrite=bool(values.get("overwrite")),
         resume=bool(values.get("resume")),
     )
+
+
+def _is_short_name(model: Any) -> bool:
+    """Return whether a model is one of the hub by its short name, whatever folder is called so."""
+    if not isinstance(model, str) or model not in PUBLISHED:
+        return False
+    from denserk.io.model_files import is_model_folder
+
+    return not is_model_folder(model)
 
 
 def _picture(values: Mapping[str, Any]) -> str | None:

@@ -66,13 +66,28 @@ def find_model(
     return _locate(model, option, extra_files)
 
 
+def is_model_folder(model: str) -> bool:
+    """Return whether the name of a model is a folder.
+
+    One that is called as a short name counts only if it holds a model: `encode --model minilm
+    --output minilm` writes vectors to such a folder.
+    """
+    folder = Path(model)
+    return folder.is_dir() and (model not in PUBLISHED or _holds_model(folder))
+
+
+def _holds_model(folder: Path) -> bool:
+    """Return whether a folder has a file by which a model is known."""
+    return any((folder / name).is_file() for name in MODEL_FILES)
+
+
 def full_name(model: str) -> str:
     """Return the name on the hub of a short name; a folder and any other name as they are.
 
     >>> full_name("minilm"), full_name("bert-base-uncased@main")
     ('sentence-transformers/all-MiniLM-L6-v2', 'bert-base-uncased@main')
     """
-    if Path(model).is_dir():
+    if is_model_folder(model):
         return model
     name, separator, revision = model.partition("@")
     return f"{PUBLISHED.get(name, name)}{separator}{revision}"
@@ -101,7 +116,7 @@ def _locate(model: str, option: str, extra_files: Sequence[str] = ()) -> tuple[s
             f"{option} {model}: the files of a model are needed here, not the URL of a server",
             "encode, search, mine-negatives, benchmark and choose take a model openai:NAME",
         )
-    if Path(model).is_dir():
+    if is_model_folder(model):
         return model, Path(model)
     if model in WITHOUT_WEIGHTS:
         raise UsageError(f"{option} {model}: {WITHOUT_WEIGHTS[model]}")
@@ -144,7 +159,7 @@ def _fetch(model: str, files: Sequence[str]) -> Path:
 
 def require_model(folder: Path) -> None:
     """Raise a ModelError for a folder that has none of the files by which a model is known."""
-    if not any((folder / name).is_file() for name in MODEL_FILES):
+    if not _holds_model(folder):
         raise ModelError(
             f"{folder} is no model folder: it has no {MODEL_CONFIG}",
             "it loads folders of transformers, sentence-transformers, Aggretriever and its own",
