@@ -85,13 +85,8 @@ class ScheduledBatches(Dataset[Batch]):
         if self.keep_last and len(items) % batch_size > 0:
             self.steps_per_epoch += 1
         if self.steps_per_epoch == 0:
-            raise InputError(
-                store.folder,
-                None,
-                f"{len(items):,} {store.unit}",
-                f"at least one batch of {batch_size:,}",
-                "give a smaller --batch-size",
-            )
+            problem = f"--batch-size {batch_size:,}: the data hold {len(items):,} {store.unit}"
+            raise UsageError(problem, f"give --batch-size {len(items)} or less, or more data")
         if max_steps is None:
             max_steps = math.ceil(self.steps_per_epoch * epochs)
         self._steps = max_steps

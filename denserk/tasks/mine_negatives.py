@@ -48,6 +48,8 @@ from denserk.tasks.teacher_scores import (
 
 logger = logging.getLogger(__name__)
 
+NO_NEGATIVE = "queries without a negative left"  # as messages call them
+
 Examples = Iterator[TrainingExample]
 
 
@@ -73,6 +75,11 @@ class MiningResult:
             logger.info(_listed(self.noticed))
         if self.left_out.total():
             logger.warning(f"left out: {_listed(self.left_out)}")
+        if self.left_out[NO_NEGATIVE]:
+            logger.info(
+                "a negative is a hit within --depth that is not known to be relevant: search with "
+                "more --hits, mine at greater --depth, or with fewer guards"
+            )
         if self.short:
             logger.info(f"queries with fewer than {num_negatives} negatives: {self.short:,}")
 
@@ -683,7 +690,7 @@ class Mining:
             for example in examples:
                 progress.advance()
                 if not example.negatives:
-                    result.left_out["queries without a negative left"] += 1
+                    result.left_out[NO_NEGATIVE] += 1
                     continue
                 negatives = self._sample(example)
                 result.queries += 1

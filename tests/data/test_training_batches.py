@@ -267,8 +267,9 @@ def test_queries_without_negatives_have_nothing_to_distil(store_with_gaps, caplo
 
 
 def test_a_batch_larger_than_the_data_is_rejected(store):
-    with pytest.raises(InputError, match="found 23 queries; expected at least one batch of 24"):
+    with pytest.raises(UsageError, match="--batch-size 24: the data hold 23 queries") as error:
         TrainingBatches(store, SamplingSettings(2), 24)
+    assert error.value.hint == "give --batch-size 23 or less, or more data"
 
 
 def test_a_batch_that_does_not_divide_among_processes_is_rejected(store):
