@@ -66,6 +66,9 @@ READ_ONLY = (
 )
 WRITTEN = tuple(corpus_format for corpus_format in CorpusFormat if corpus_format not in READ_ONLY)
 
+# whose documents were warned of: a command may read a corpus several times
+_WARNED_FOLDERS: set[Path] = set()
+
 PassageOrQuery = TypeVar("PassageOrQuery", Passage, Query)
 
 
@@ -286,7 +289,9 @@ def _report_unread(
         if path.with_suffix(".txt") not in are_read  # its text, if it was converted
     }
     unread = unread_files.unread_documents(folder, endings)
-    if unread is not None:
+    warned_folder = folder.resolve()
+    if unread is not None and warned_folder not in _WARNED_FOLDERS:
+        _WARNED_FOLDERS.add(warned_folder)
         logger.warning(f"{folder.name}: {unread.description} are not read; {unread.hint}")
 
 
@@ -313,19 +318,12 @@ def _report_texts_beside(folder: Path, record_paths: Sequence[Path]) -> None:
     """Report documents of a folder that are not read because it holds files with records."""
     if detection.is_beir_folder({path.name for path in record_paths}):
         return
-    names = [path.name for path in folder.iterdir() if _is_document(path)]
+    names = [path.name for path in folder.iterdir() if text_files.is_document(path)]
     if names:
         logger.info(
             f"{folder.name}: .txt and .md files are not read beside {record_paths[0].name} "
             f"({len(names):,}); --corpus-format text reads them alone"
         )
-
-
-def _is_document(path: Path) -> bool:
-    """Return whether a file is a document by its name, and not one that describes others."""
-    is_text = text_files.is_named(path, *text_files.TEXT_ENDINGS)
-    is_description = path.name.lower().startswith(("readme", "license", "licence"))
-    return is_text and not is_description and not path.name.startswith(".")
 
 
 def _no_corpus(folder: Path) -> DenserkError:

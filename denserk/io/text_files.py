@@ -45,6 +45,13 @@ def is_named(path: str | Path, *endings: str) -> bool:
     return Path(path).name.lower().removesuffix(".gz").endswith(endings)
 
 
+def is_document(path: Path) -> bool:
+    """Return whether a file is a document by its name, and not one that describes others."""
+    is_text = is_named(path, *TEXT_ENDINGS)
+    is_description = path.name.lower().startswith(("readme", "license", "licence"))
+    return is_text and not is_description and not path.name.startswith(".")
+
+
 def walk(folder: Path) -> FolderFiles:
     """Return the files of a folder and its subfolders; links to folders are not followed."""
     paths = []
