@@ -53,7 +53,14 @@ from denserk.io.outputs import DOCID, INDEX, MANIFEST
 from denserk.io.pool import is_pool_header
 from denserk.io.short_texts import is_number, unquote_cell
 from denserk.io.tables import HUB
-from denserk.io.text_files import MARKDOWN, TEXT_ENDINGS, is_document, is_named, walk
+from denserk.io.text_files import (
+    MARKDOWN,
+    TEXT_ENDINGS,
+    file_name_hint,
+    is_document,
+    is_named,
+    walk,
+)
 from denserk.io.unread_files import (
     DOCUMENT_ENDINGS,
     is_binary,
@@ -1384,7 +1391,8 @@ def _neither_run_nor_qrels(head: FileHead, name: str) -> InputError:
         return error
     if not text:
         return InputError(name, None, "nothing", expected)
-    return InputError(name, line, f"{len(head.terms)} columns", expected)
+    hint = file_name_hint(head.terms)
+    return InputError(name, line, f"{len(head.terms)} columns", expected, hint)
 
 
 def _require_utf8(head: FileHead, name: str, last_line: int) -> None:

@@ -99,6 +99,19 @@ def id_of_name(name: str) -> str:
     return NOT_IN_IDS.sub(_percent_encoded, name)
 
 
+def file_name_hint(terms: Sequence[str]) -> str | None:
+    """Return what helps if terms that should be the four of qrels hold a name with white space.
+
+    >>> file_name_hint(["q1", "0", "my", "notes.txt", "1"])
+    'white space in the ids of files is %20: my%20notes.txt'
+    """
+    may_be_run = len(terms) == 6 and is_named(terms[2], *TEXT_ENDINGS)
+    if len(terms) < 5 or may_be_run or not is_named(terms[-2], *TEXT_ENDINGS):
+        return None
+    name = id_of_name(" ".join(terms[2:-1]))
+    return f"white space in the ids of files is %20: {name}"
+
+
 def _percent_encoded(match: re.Match[str]) -> str:
     return quote(match.group(), safe="", errors="surrogateescape")
 
