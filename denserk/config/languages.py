@@ -1,11 +1,13 @@
 """Languages of BM25 indexes: their names, codes and how their texts become terms."""
 
+import unicodedata
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 
 from denserk.errors import UsageError
 
+NEAR = 0.75  # likeness of a name of which a misspelling is suspected, from 0 to 1
 AUTO = "auto"  # in place of a language: the one that most letters of the corpus suggest
 
 
@@ -86,25 +88,90 @@ LANGUAGES = (
     Language("ukrainian", ("uk",), Terms.WORDS, in_lucene=True),
     Language("yiddish", ("yi",)),
 )
+# further names of languages: their own, and codes of ISO 639-2 and 639-3
+OTHER_NAMES = {
+    "arabic": ("العربية", "ara"),
+    "armenian": ("հայերեն",),
+    "basque": ("euskara",),
+    "bengali": ("বাংলা",),
+    "catalan": ("català",),
+    "chinese": ("中文", "zho", "chi"),
+    "czech": ("čeština", "ces", "cze"),
+    "danish": ("dansk", "dan"),
+    "dutch": ("nederlands", "vlaams", "nld", "dut"),
+    "english": ("eng",),
+    "estonian": ("eesti",),
+    "finnish": ("suomi", "fin"),
+    "french": ("français", "fra", "fre"),
+    "german": ("deutsch", "deu", "ger"),
+    "greek": ("ελληνικά", "ell", "gre"),
+    "hebrew": ("עברית", "heb"),
+    "hindi": ("हिन्दी", "hin"),
+    "hungarian": ("magyar", "hun"),
+    "indonesian": ("bahasa indonesia", "indonesia", "ind"),
+    "irish": ("gaeilge",),
+    "italian": ("italiano", "ita"),
+    "japanese": ("日本語", "jpn"),
+    "korean": ("한국어", "kor"),
+    "lithuanian": ("lietuvių",),
+    "norwegian": ("norsk", "bokmål", "nynorsk", "nor", "nob", "nno"),
+    "persian": ("فارسی", "farsi", "fas", "per"),
+    "polish": ("polski", "pol"),
+    "portuguese": ("português", "por"),
+    "romanian": ("română", "ron", "rum"),
+    "russian": ("русский", "rus"),
+    "serbian": ("српски", "srpski"),
+    "spanish": ("español", "castellano", "spa"),
+    "swedish": ("svenska", "swe"),
+    "tamil": ("தமிழ்",),
+    "thai": ("ไทย", "tha"),
+    "turkish": ("türkçe", "tur"),
+    "ukrainian": ("українська", "ukr"),
+    "yiddish": ("ייִדיש",),
+}
 _BY_NAME = {language.name: language for language in LANGUAGES}
 _BY_CODE: dict[str, Language] = {}
 for _language in LANGUAGES:
     _BY_CODE |= dict.fromkeys(_language.codes, _language)
 
 
+def _plain(name: str) -> str:
+    """Return a name in lower case and without accents.
+
+    >>> _plain("Français")
+    'francais'
+    """
+    letters = unicodedata.normalize("NFKD", name.strip().casefold())
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
+
+
+_BY_OTHER_NAME: dict[str, Language] = {}
+for _name, _other_names in OTHER_NAMES.items():
+    _BY_OTHER_NAME |= dict.fromkeys(map(_plain, _other_names), _BY_NAME[_name])
+
+
 def find_language(name: str) -> Language:
-    """Return a language by its name or code, whose region does not count.
+    """Return a language by its name, in English or its own, or code, whose region does not count.
 
     >>> find_language("german") is find_language("de") is find_language("de_AT")
     True
     >>> find_language("Chinese") is find_language("zh-Hant")
     True
+    >>> find_language("Français") is find_language("francais") is find_language("fra")
+    True
     """
     spelling = name.strip().lower().replace("_", "-")
     language = _BY_NAME.get(spelling) or _BY_CODE.get(spelling.partition("-")[0])
     if language is None:
-        nearest = get_close_matches(spelling, [*_BY_NAME, AUTO], n=1)
-        question = f"did you mean {nearest[0]}? " if nearest else ""
+        plain_name = _plain(name)
+        language = _BY_OTHER_NAME.get(plain_name)
+    if language is None:
+        known_names = [*_BY_NAME, *_BY_OTHER_NAME, AUTO]
+        nearest = get_close_matches(plain_name, known_names, n=1, cutoff=NEAR)
+        question = ""
+        if nearest:
+            meant = _BY_OTHER_NAME.get(nearest[0])
+            question = f"did you mean {nearest[0] if meant is None else meant.name}? "
         names = ", ".join(_BY_NAME)
         hint = f"{question}one of {names}, or {AUTO}; {MULTILINGUAL.name} is for any other"
         raise UsageError(f"--language {name}: no such language", hint)

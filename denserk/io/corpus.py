@@ -66,6 +66,9 @@ READ_ONLY = (
 )
 WRITTEN = tuple(corpus_format for corpus_format in CorpusFormat if corpus_format not in READ_ONLY)
 
+# whose documents were warned of: a command may read a corpus several times
+_WARNED_FOLDERS: set[Path] = set()
+
 PassageOrQuery = TypeVar("PassageOrQuery", Passage, Query)
 
 
@@ -156,10 +159,10 @@ def _with_fields_of_file(path: str | Path, settings: CorpusSettings) -> CorpusSe
         rows = file.rows()
         if rows.keys_by_format is not None:
             return settings  # a format is known, and says which fields are used
-        used_fields = file.choose_fields(rows).used_fields
+        used_fields, fields, _ = file.choose_fields(rows)
     if used_fields is None:
         return settings
-    _log_fields(path, settings, used_fields)
+    _log_fields(path, settings, used_fields, fields)
     return replace(
         settings,
         id_field=used_fields.id or "",  # "": ids are made
@@ -286,7 +289,9 @@ def _report_unread(
         if path.with_suffix(".txt") not in are_read  # its text, if it was converted
     }
     unread = unread_files.unread_documents(folder, endings)
-    if unread is not None:
+    warned_folder = folder.resolve()
+    if unread is not None and warned_folder not in _WARNED_FOLDERS:
+        _WARNED_FOLDERS.add(warned_folder)
         logger.warning(f"{folder.name}: {unread.description} are not read; {unread.hint}")
 
 
@@ -313,19 +318,12 @@ def _report_texts_beside(folder: Path, record_paths: Sequence[Path]) -> None:
     """Report documents of a folder that are not read because it holds files with records."""
     if detection.is_beir_folder({path.name for path in record_paths}):
         return
-    names = [path.name for path in folder.iterdir() if _is_document(path)]
+    names = [path.name for path in folder.iterdir() if text_files.is_document(path)]
     if names:
         logger.info(
             f"{folder.name}: .txt and .md files are not read beside {record_paths[0].name} "
             f"({len(names):,}); --corpus-format text reads them alone"
         )
-
-
-def _is_document(path: Path) -> bool:
-    """Return whether a file is a document by its name, and not one that describes others."""
-    is_text = text_files.is_named(path, *text_files.TEXT_ENDINGS)
-    is_description = path.name.lower().startswith(("readme", "license", "licence"))
-    return is_text and not is_description and not path.name.startswith(".")
 
 
 def _no_corpus(folder: Path) -> DenserkError:
@@ -392,21 +390,30 @@ def _records_without_format(
     file: "_CorpusFile", rows: "_Rows", made_ids: MadeIds
 ) -> Iterator[json_records.Record]:
     """Return the records of rows without a known format; report the fields that are used."""
-    used_fields, records = file.choose_fields(rows)
+    used_fields, fields, records = file.choose_fields(rows)
     if used_fields is None:
         return records
-    _log_fields(file.path, file.settings, used_fields)
+    _log_fields(file.path, file.settings, used_fields, fields)
     if used_fields.id is None:
         return _with_made_ids(records, made_ids)
     return records
 
 
-def _log_fields(path: str | Path, settings: CorpusSettings, used_fields: UsedKeys) -> None:
-    """Report the fields that were chosen, and ids that are made; nothing if all was named."""
+def _log_fields(
+    path: str | Path, settings: CorpusSettings, used_fields: UsedKeys, fields: Sequence[str]
+) -> None:
+    """Report the fields that were chosen, and ids that are made; nothing if all was named.
+
+    Of the other `fields` of the file the first few are named.
+    """
     name = files.display_name(path)
     description = record_fields.describe_fields(used_fields)
     if settings.text_field is None:
-        logger.info(f"{name}: corpus ({description}); {OTHER_FIELDS}")
+        unused_fields = [field for field in fields if field not in used_fields]
+        unused = ""
+        if unused_fields:
+            unused = f"not used as text: {record_fields.list_fields(unused_fields)}; "
+        logger.info(f"{name}: corpus ({description}); {unused}{OTHER_FIELDS}")
     elif used_fields.id is None and settings.id_key is None:
         logger.info(f"{name}: corpus ({description})")
 
@@ -433,9 +440,13 @@ class _Rows(NamedTuple):
 
 
 class _Records(NamedTuple):
-    """Records of passages, and the fields that were chosen: None if there are no records."""
+    """Records of passages, and the fields that were chosen: None if there are no records.
+
+    `fields` are all those of the first record.
+    """
 
     used_fields: UsedKeys | None
+    fields: Sequence[str]
     records: Iterator[json_records.Record]
 
 
@@ -534,12 +545,13 @@ class _CorpusFile(NamedTuple):
         """Return the records of rows by the fields that are named, or that the first rows have."""
         first_rows = list(islice(rows.rows, FIRST_RECORDS))
         if not first_rows:
-            return _Records(None, iter(()))
+            return _Records(None, (), iter(()))
         used_fields = record_fields.choose_fields(first_rows, self.settings, self.path)
         records = json_records.records_of_keys(
             chain(first_rows, rows.rows), used_fields, self.path, "passage"
         )
-        return _Records(used_fields, records)
+        _, first_record = first_rows[0]
+        return _Records(used_fields, list(first_record), records)
 
     def _csv_rows(self) -> Iterator[Numbered]:
         """Return the rows of CSV as records, by the names of its header."""

@@ -53,8 +53,21 @@ from denserk.io.outputs import DOCID, INDEX, MANIFEST
 from denserk.io.pool import is_pool_header
 from denserk.io.short_texts import is_number, unquote_cell
 from denserk.io.tables import HUB
-from denserk.io.text_files import MARKDOWN, TEXT_ENDINGS, is_named
-from denserk.io.unread_files import reject_binary, unread_file_error
+from denserk.io.text_files import (
+    MARKDOWN,
+    TEXT_ENDINGS,
+    file_name_hint,
+    is_document,
+    is_named,
+    walk,
+)
+from denserk.io.unread_files import (
+    DOCUMENT_ENDINGS,
+    is_binary,
+    reject_binary,
+    unread_file_error,
+    unread_folder,
+)
 from denserk.io.vector_formats import QUERIES_FILE
 
 Format = TypeVar("Format", bound=StrEnum)
@@ -1216,11 +1229,28 @@ def detect_kind(source: str, target: str) -> Kind:
         if kind_of_scores is not None:
             return kind_of_scores
     if not kinds:
-        hint = f"add --kind with one of {', '.join(Kind)}"
+        _reject_unread(Path(source))
+        hint = (
+            "if it holds documents or passages, add --kind corpus --to beir; "
+            f"else --kind with one of {', '.join(Kind)}"
+        )
         raise UsageError(f"{source} is of no known kind", hint)
     choices = [kind for kind in Kind if kind in kinds]
     hint = f"add --kind with one of {', '.join(choices)}"
+    if Kind.CORPUS in kinds:
+        hint += " (for passages --kind corpus --to beir)"
     raise UsageError(f"{source} could hold {' or '.join(choices)}", hint)
+
+
+def _reject_unread(path: Path) -> None:
+    """Raise an InputError for a file or a folder of a format that is not read yet."""
+    if path.is_dir():
+        unread = unread_folder(path)
+        if unread is not None:
+            raise unread.error(path, None, "*.txt or *.md files")
+    elif path.is_file():
+        with files.open_ahead(path, part="train") as (data, _):
+            reject_binary(data, path, Table.CORPUS)
 
 
 def kind_of_name(name: str) -> Kind | None:
@@ -1248,27 +1278,40 @@ def possible_kinds(source: str) -> AbstractSet[Kind]:
 
 
 def _kinds_of_folder(folder: Path) -> AbstractSet[Kind]:
-    """Return what a folder may hold, by the names in it or else by the first known file."""
+    """Return what a folder may hold, by the names in it or else by the first known file.
+
+    Texts beside files of no known kind, or in subfolders, are a corpus.
+    """
     paths = sorted(folder.iterdir())
     names = {path.name for path in paths}
     for rule in FOLDER_RULES:
         if rule.holds(names):
             return rule.formats.keys()
-    for path in paths:
-        # a README describes the others
-        if path.name.startswith(".") or is_named(path, MARKDOWN) or not path.is_file():
+    # what a text begins with is no sign of a format, and a README describes the others
+    other_paths = [path for path in paths if not is_named(path, *TEXT_ENDINGS)]
+    for path in other_paths:
+        if path.name.startswith(".") or not path.is_file() or _is_unread_document(path):
             continue
         kinds = _kinds_of_file(path)
         if kinds:
             return kinds
+    if any(map(is_document, walk(folder).paths)):
+        return {Kind.CORPUS}
     return set()
+
+
+def _is_unread_document(path: Path) -> bool:
+    """Return whether a file is a document, by its name, that must be converted first."""
+    return path.suffix.lower() in DOCUMENT_ENDINGS
 
 
 def _kinds_of_file(path: Path) -> AbstractSet[Kind]:
     """Return what a file may hold, by its first bytes."""
     # the rows of a table (Parquet) are opened as JSON lines
     with files.open_ahead(path, part="train") as (data, _):
-        rule = recognise(FileHead(data, path.name))
+        head = FileHead(data, path.name)
+        # their bytes may have the tabs of a table
+        rule = None if is_binary(data) and not is_pickle(head) else recognise(head)
     return set() if rule is None else rule.formats.keys()
 
 
@@ -1348,7 +1391,8 @@ def _neither_run_nor_qrels(head: FileHead, name: str) -> InputError:
         return error
     if not text:
         return InputError(name, None, "nothing", expected)
-    return InputError(name, line, f"{len(head.terms)} columns", expected)
+    hint = file_name_hint(head.terms)
+    return InputError(name, line, f"{len(head.terms)} columns", expected, hint)
 
 
 def _require_utf8(head: FileHead, name: str, last_line: int) -> None:

@@ -24,6 +24,7 @@ from denserk.io.file_head import FileHead
 from denserk.io.json_records import Fields, list_keys
 from denserk.io.short_texts import columns_phrase, unquote_cell
 from denserk.io.tables import is_table
+from denserk.io.text_files import file_name_hint
 from denserk.records import GOLD_IDS, NO_SUBTOPIC, Qrel
 
 logger = logging.getLogger(__name__)
@@ -272,7 +273,9 @@ def _is_qrels_comment(text: str, terms: Sequence[str], width: int) -> bool:
 def _qrels_row(line: int, cells: Sequence[str], layout: _QrelsLayout, path: str | Path) -> QrelRow:
     """Return the judgment of a line with columns."""
     if len(cells) != len(layout.columns):
-        hint = RUN_HINT if len(cells) == 6 else None
+        hint = file_name_hint(cells)
+        if hint is None and len(cells) == 6:
+            hint = RUN_HINT
         expected = QREL_COLUMNS[layout.format]
         raise InputError(path, line, columns_phrase(len(cells)), expected, hint)
     if layout.is_quoted:
@@ -329,6 +332,7 @@ def _format_of_width(
         if qrels_format is not None:
             expected = QREL_COLUMNS[qrels_format]
         hint = RUN_HINT if width == 6 else column_names.header_hint(terms, Table.QRELS)
+        hint = file_name_hint(terms) or hint
         raise InputError(path, line, columns_phrase(len(terms)), expected, hint)
     if qrels_format is None:
         name = files.display_name(path)

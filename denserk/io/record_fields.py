@@ -20,6 +20,7 @@ from denserk.io.unread_files import choose_keys, is_id_name, unpacking_hint
 
 FIRST_RECORDS = 100  # number of those by which fields are chosen
 SHORTEST_TEXT = 40  # characters: a field with a shorter median is not taken as the text unasked
+LISTED_FIELDS = 5  # of those that are not used
 OTHER_FIELDS = "--id-field, --text-field and --title-field name others"
 
 FirstRecords = Sequence[tuple[int | None, Mapping[str, Any]]]  # with their lines, at least one
@@ -213,6 +214,18 @@ def describe_fields(fields: UsedKeys) -> str:
     else:
         descriptions.append(f"id: {fields.id}")
     return ", ".join(descriptions)
+
+
+def list_fields(fields: Sequence[str]) -> str:
+    """Return the first few of some fields, for a message.
+
+    >>> list_fields(["subject", "sender"])
+    'subject, sender'
+    """
+    names = [list_keys([field]) for field in fields[:LISTED_FIELDS]]  # shortened, and printable
+    if len(fields) > LISTED_FIELDS:
+        names.append("...")
+    return ", ".join(names)
 
 
 def id_of_texts(title: str, text: str) -> str:

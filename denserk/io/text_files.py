@@ -45,6 +45,13 @@ def is_named(path: str | Path, *endings: str) -> bool:
     return Path(path).name.lower().removesuffix(".gz").endswith(endings)
 
 
+def is_document(path: Path) -> bool:
+    """Return whether a file is a document by its name, and not one that describes others."""
+    is_text = is_named(path, *TEXT_ENDINGS)
+    is_description = path.name.lower().startswith(("readme", "license", "licence"))
+    return is_text and not is_description and not path.name.startswith(".")
+
+
 def walk(folder: Path) -> FolderFiles:
     """Return the files of a folder and its subfolders; links to folders are not followed."""
     paths = []
@@ -90,6 +97,19 @@ def id_of_name(name: str) -> str:
     'notes/my%20moon%20%232.md'
     """
     return NOT_IN_IDS.sub(_percent_encoded, name)
+
+
+def file_name_hint(terms: Sequence[str]) -> str | None:
+    """Return what helps if terms that should be the four of qrels hold a name with white space.
+
+    >>> file_name_hint(["q1", "0", "my", "notes.txt", "1"])
+    'white space in the ids of files is %20: my%20notes.txt'
+    """
+    may_be_run = len(terms) == 6 and is_named(terms[2], *TEXT_ENDINGS)
+    if len(terms) < 5 or may_be_run or not is_named(terms[-2], *TEXT_ENDINGS):
+        return None
+    name = id_of_name(" ".join(terms[2:-1]))
+    return f"white space in the ids of files is %20: {name}"
 
 
 def _percent_encoded(match: re.Match[str]) -> str:

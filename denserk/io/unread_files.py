@@ -66,12 +66,21 @@ JSON_OF_FOLDER = (
 )
 # the part of an office document that holds its text, by the ending of its name
 OFFICE_PARTS = {".docx": "word/document.xml", ".odt": "content.xml"}
+OFFICE_TEXT = (
+    'html.unescape(re.sub("<[^>]+>", "", '
+    r're.sub("<w:(tab|br)/>|</(w|text):[ph]>", "\n", '
+    'zipfile.ZipFile(path).read("PART").decode())))'
+)
+JSON_OF_OFFICE_DOCUMENT = (
+    "import html, json, pathlib, re, sys, zipfile; "
+    "path = pathlib.Path(sys.argv[1]); "
+    'name = path.name.replace(" ", "%20").replace("#", "%23"); '
+    f'print(json.dumps({{"_id": name, "text": {OFFICE_TEXT}.strip()}}))'
+)
 # writes document.txt beside each document.docx of a folder: a line for each paragraph
 TEXTS_OF_OFFICE_DOCUMENTS = (
     "import html, pathlib, re, sys, zipfile; "
-    '[path.with_suffix(".txt").write_text(html.unescape(re.sub("<[^>]+>", "", '
-    r're.sub("<w:(tab|br)/>|</(w|text):[ph]>", "\n", '
-    'zipfile.ZipFile(path).read("PART").decode()))), encoding="utf-8") '
+    f'[path.with_suffix(".txt").write_text({OFFICE_TEXT}, encoding="utf-8") '
     'for path in pathlib.Path(sys.argv[1]).rglob("*") if path.suffix.lower() == "ENDING"]'
 )
 # targets of `denserk convert` for generated queries, by what they are expected as
@@ -96,6 +105,7 @@ CONVERTED_NAMES = {
 }
 TEXT_FILES = (".rst", ".text", ".markdown")
 HTML_FILES = (".html", ".htm", ".xhtml")
+DOCUMENT_ENDINGS = frozenset((".pdf", *OFFICE_PARTS, *TEXT_FILES, *HTML_FILES))
 LISTED_ROWS = 20  # of a file, by which the column with its texts is chosen
 
 
@@ -116,7 +126,7 @@ def unread_file(head: bytes, path: str | Path, table: Table) -> UnreadFile | Non
         name = _shell_path(path)
         return UnreadFile("a file of `compress`", f"uncompress it: gunzip < {name} > {name}.txt")
     if head.startswith(ZIP):
-        return UnreadFile("a zip archive or an office document", "unpack it, or save it as text")
+        return _unread_zip(path, table)
     if start.startswith((b"<!doctype html", b"<html")):
         return UnreadFile("an HTML page", _conversion_hint(JSON_OF_HTML_PAGE, path, Table.CORPUS))
     if start.startswith(b"<"):
@@ -124,6 +134,16 @@ def unread_file(head: bytes, path: str | Path, table: Table) -> UnreadFile | Non
     if files.is_json(start):
         return None
     return _unread_csv(head, path, table)
+
+
+def _unread_zip(path: str | Path, table: Table) -> UnreadFile:
+    """Return what a zip file is: an office document if its name says so, else any archive."""
+    ending = Path(path).suffix.lower()
+    part = OFFICE_PARTS.get(ending)
+    if part is None or table is not Table.CORPUS:
+        return UnreadFile("a zip archive or an office document", "unpack it, or save it as text")
+    program = JSON_OF_OFFICE_DOCUMENT.replace("PART", part)
+    return UnreadFile(f"a {ending} document", _conversion_hint(program, path, table))
 
 
 def unread_file_error(
@@ -136,9 +156,14 @@ def unread_file_error(
     return unread.error(path, line, expected)
 
 
+def is_binary(head: bytes) -> bool:
+    """Return whether a file is a PDF, an archive or compressed, by its first bytes."""
+    return head.startswith((PDF, GZIP, ZIP, COMPRESS))
+
+
 def reject_binary(head: bytes, path: str | Path, table: Table) -> None:
     """Raise an InputError for a file that is no text, by its first bytes."""
-    if not head.startswith((PDF, GZIP, ZIP, COMPRESS)):
+    if not is_binary(head):
         return
     error = unread_file_error(head, path, table, EXPECTED_FORMATS[table])
     if error is not None:
@@ -214,21 +239,24 @@ def unread_folder(folder: Path) -> UnreadFile | None:
 
 
 def unread_documents(folder: Path, endings: Container[str]) -> UnreadFile | None:
-    """Return what files of a folder are, if one of their endings is that of PDF or of an office.
+    """Return what files of a folder are, if their endings are those of PDF or of an office.
 
-    The hint writes the text of each file beside it.
+    The hint writes the text of each file beside it, with a command for each ending.
     """
     name = shlex.quote(str(folder))
-    purpose = "convert them to text, and give the folder again"
+    command_by_ending = {}
     if ".pdf" in endings:
-        command = f"find {name} -iname '*.pdf' -exec pdftotext -q {{}} \\;"
-        return UnreadFile("*.pdf files", f"{purpose}: {command}")
+        command_by_ending[".pdf"] = f"find {name} -iname '*.pdf' -exec pdftotext -q {{}} \\;"
     for ending, part in OFFICE_PARTS.items():
         if ending in endings:
             program = TEXTS_OF_OFFICE_DOCUMENTS.replace("PART", part).replace("ENDING", ending)
-            command = f"python3 -c {shlex.quote(program)} {name}"
-            return UnreadFile(f"*{ending} files", f"{purpose}: {command}")
-    return None
+            command_by_ending[ending] = f"python3 -c {shlex.quote(program)} {name}"
+    if not command_by_ending:
+        return None
+    patterns = " and ".join(f"*{ending}" for ending in command_by_ending)
+    commands = " && ".join(command_by_ending.values())
+    hint = f"convert them to text, and give the folder again: {commands}"
+    return UnreadFile(f"{patterns} files", hint)
 
 
 def choose_keys(records: Sequence[Mapping[str, Any]], table: Table) -> dict[str, str] | None:

@@ -34,7 +34,7 @@ from denserk.errors import InputError, UsageError
 from denserk.io import clicks, corpus, generated, runs, topics, training
 from denserk.io import manifest as manifests
 from denserk.io.blocks import Block
-from denserk.io.detection import detect_kind, kind_of_name
+from denserk.io.detection import detect_kind, kind_of_name, possible_kinds
 from denserk.io.files import STREAM, display_name, refuse_folder
 from denserk.io.known_positives import without_known_positives
 from denserk.io.outputs import whole_folder
@@ -442,11 +442,19 @@ def _refuse_options_of_generated(settings: ConversionSettings) -> None:
 
 
 def _detect_kind(source: str, target: str, settings: ConversionSettings) -> Kind:
-    """Return the kind of a source: a corpus if its fields are named, or else what it looks like."""
+    """Return the kind of a source: a corpus if its fields are named, or else what it looks like.
+
+    Options that only a corpus has make it one, too, unless the content says that it is none.
+    """
     fields = (settings.id_field, settings.text_field, settings.title_field)
     names_fields = any(field is not None for field in fields)
     if names_fields and settings.corpus is None:  # else they may be the fields of --corpus
         return Kind.CORPUS
+    corpus_options = (settings.split_words, settings.split_sentences, settings.expansions)
+    if any(value is not None for value in corpus_options):
+        kinds = set() if source == STREAM else possible_kinds(source)
+        if not kinds or Kind.CORPUS in kinds:
+            return Kind.CORPUS
     return detect_kind(source, target)
 
 
@@ -479,8 +487,10 @@ def _target_format(target: str, kind: Kind, to_format: str | None, source_kind: 
     if is_generated_training and format_of_name is None and _may_hold_json_lines(target):
         format_of_name = TrainingFormat.TEVATRON
     if format_of_name is None:
-        name = "standard output" if target == STREAM else target
+        name = "standard output" if target == STREAM else f"the target {target}"
         hint = f"add --to with one of {', '.join(choices)}"
+        if kind is Kind.CORPUS:
+            hint = f"add --kind corpus --to beir, or another format: {', '.join(choices)}"
         raise UsageError(f"{name} could be any of several formats of {kind}", hint)
     return format_of_name
 
@@ -499,7 +509,12 @@ def _writes_file(kind: Kind, to_format: StrEnum) -> bool:
 
 
 def _format_of_name(target: str, kind: Kind) -> StrEnum | None:
-    """Return the format that the name of a target leaves no choice of."""
+    """Return the format that the name of a target leaves no choice of.
+
+    A corpus has none under a name of another kind, such as train.jsonl.
+    """
+    if kind is Kind.CORPUS and kind_of_name(target) not in (None, kind):
+        return None
     name = Path(target).name.lower().removesuffix(".gz")
     for patterns, target_format in TARGET_NAMES.get(kind, {}).items():
         if any(fnmatch(name, pattern) for pattern in patterns.split()):
@@ -519,9 +534,9 @@ def _format_of_option(flag: str, name: str, choices: Iterable[Format]) -> Format
 # first pattern that fits decides; other names need --to.
 TARGET_NAMES: dict[Kind, dict[str, StrEnum]] = {
     Kind.CORPUS: {
-        "corpus.jsonl passages.jsonl": formats.CorpusFormat.BEIR,
-        "collection*.tsv": formats.CorpusFormat.MARCO,
+        "*.jsonl": formats.CorpusFormat.BEIR,
         "psgs*.tsv": formats.CorpusFormat.DPR,
+        "*.tsv": formats.CorpusFormat.MARCO,
     },
     Kind.QUERIES: {
         "queries.jsonl": formats.TopicsFormat.BEIR,

@@ -146,6 +146,37 @@ def write_office_document(path, parts):
             archive.writestr(name, text)
 
 
+def test_a_folder_of_several_kinds_of_documents(folder, capsys):
+    program = folder.parent / "bin" / "pdftotext"
+    program.write_text('#!/bin/sh\nprintf "page one" > "${2%.*}.txt"\n')  # as poppler's
+    program.chmod(0o755)
+    (folder / "docs").mkdir()
+    (folder / "docs" / "a.pdf").write_bytes(b"%PDF-1.7\n\xe2\xe3\n")
+    write_office_document(folder / "docs" / "b.docx", WORD)
+    write_office_document(folder / "docs" / "c.odt", OFFICE)
+    follow_hint(["convert", "docs", "any.jsonl"], capsys)
+    assert [record["_id"] for record in records("docs", "corpus")] == ["a.txt", "b.txt", "c.txt"]
+
+
+@pytest.mark.parametrize(("ending", "parts"), [("docx", WORD), ("odt", OFFICE)])
+@pytest.mark.parametrize("options", [[], ["--kind", "corpus", "--to", "beir"]])
+def test_an_office_document(ending, parts, options, folder, capsys):
+    write_office_document(folder / f"a b.{ending}", parts)
+    written = follow_hint(["convert", f"a b.{ending}", "none", *options], capsys)
+    (record,) = records(written, "corpus")
+    assert record["_id"] == f"a%20b.{ending}"
+    assert record["text"].split() == ["moon", "a", "<", "b"]
+
+
+def test_documents_beside_texts_are_warned_of_once(folder, capsys):
+    (folder / "docs").mkdir()
+    (folder / "docs" / "a.txt").write_text("sun\n")
+    write_office_document(folder / "docs" / "b.docx", WORD)
+    for _ in range(2):
+        assert run([*reading("docs", "corpus"), "--overwrite"]) == 0
+    assert capsys.readouterr().err.count("warning: ") == 1
+
+
 def test_documents_beside_texts_are_warned_of_until_they_are_converted(folder, capsys):
     (folder / "docs").mkdir()
     (folder / "docs" / "a.txt").write_text("sun\n")

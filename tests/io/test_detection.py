@@ -462,3 +462,32 @@ def test_the_page_of_formats_lists_the_rules():
     page = (ROOT / "docs" / "formats.md").read_text("utf-8")
     assert table_of_rules(detection.RULES) in page
     assert table_of_rules(detection.FOLDER_RULES) in page
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["a.txt", "b.docx", "c.pdf"],
+        ["a.md", "picture.png"],
+        ["b.docx", "sub/a.txt"],
+        ["q1 0 d1 1.txt", "b.odt"],
+    ],
+)
+def test_texts_beside_files_of_no_known_kind_are_a_corpus(names, tmp_path):
+    for name in names:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"q1 0 d1 1\n" if name.endswith((".txt", ".md")) else b"\x89PNG\r\n\x1a\n")
+    assert kind_for_convert(tmp_path) == "corpus"
+
+
+def test_a_file_that_is_known_decides_beside_texts(tmp_path):
+    (tmp_path / "notes.txt").write_text("The moon.\n")
+    (tmp_path / "a.trec").write_text("q1 Q0 d1 1 2.5 tag\n")
+    assert kind_for_convert(tmp_path) == "run"
+
+
+def test_a_description_alone_is_no_corpus(tmp_path):
+    (tmp_path / "README.md").write_text("# Scripts\n")
+    (tmp_path / "run.sh").write_text("exit\n")
+    assert kind_for_convert(tmp_path) == UNKNOWN_KIND

@@ -86,3 +86,12 @@ def test_a_copy_beside_the_judgments_of_a_split_is_not_read(tmp_path):
     (tmp_path / "qrels" / "test.tsv.bak").write_text(BEIR.replace("d1", "d9"))
     assert split_file(tmp_path, "test") == tmp_path / "qrels" / "test.tsv"
     assert split_file(tmp_path, None) == tmp_path / "qrels" / "test.tsv"
+
+
+@pytest.mark.parametrize("lines", ["", "q0 0 cat.txt 1\n"])
+@pytest.mark.parametrize("name", ["my notes.txt", "my long notes.txt"])
+def test_a_name_of_a_file_with_white_space(lines, name, tmp_path):
+    (tmp_path / "qrels.txt").write_text(f"{lines}q1 0 {name} 1\n")
+    with pytest.raises(InputError) as caught:
+        list(read_qrels(str(tmp_path / "qrels.txt")))
+    assert name.replace(" ", "%20") in caught.value.hint

@@ -57,6 +57,17 @@ def ids_texts_titles(passages):
 NAMES = ["c.jsonl", "c.jsonl.gz", "c.json", "c.parquet", "c.csv", "c.csv.gz", "c.tsv", "c.tsv.gz"]
 
 
+@pytest.mark.parametrize(
+    ("count", "listed"), [(1, "subject0; "), (5, "subject4; "), (6, "subject4, ...; ")]
+)
+def test_fields_that_are_not_used_are_named(count, listed, tmp_path, caplog):
+    others = {f"subject{number}": "boat" for number in range(count)}
+    source = write(tmp_path / "c.csv", [{"number": 7, "message": LONG} | others])
+    list(read_passages(source))
+    assert f"{listed}--id-field" in caplog.text
+    assert f"not used as text: {', '.join(list(others)[:5])}" in caplog.text
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_only_field_with_long_texts_is_the_text(name, tmp_path, caplog):
     source = write(tmp_path / name, ROWS)

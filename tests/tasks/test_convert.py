@@ -137,6 +137,35 @@ def test_split_documents_are_searched_and_evaluated_by_document(documents, tmp_p
     assert {hits.qid: hits.docids for hits in read_run("run.trec")} == {"q1": ["a"], "q2": ["b"]}
 
 
+@pytest.mark.parametrize("target", ["passages.jsonl", "chunks9.jsonl", "mails.jsonl", "a.tsv"])
+@pytest.mark.parametrize("options", ["", "--split-words 200"])
+def test_a_folder_of_texts_is_converted_under_any_name(target, options, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("docs").mkdir()
+    Path("docs/a.txt").write_text("The moon rises.\n")
+    Path("docs/b.docx").write_text("PK\x03\x04")
+    assert run(["convert", "docs", target, *options.split()]) == 0
+    assert [passage.text for passage in read_passages(target)] == ["The moon rises."]
+
+
+def test_options_of_a_corpus_decide_what_a_source_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("unknown").write_text('{"a": "The moon rises over the hills in the evening."}\n')
+    assert run(["convert", "unknown", "c.jsonl"]) == 2
+    assert "--kind corpus --to beir" in capsys.readouterr().err
+    split = ["--split-words", "200"]
+    assert run(["convert", "unknown", "c.jsonl", *split]) == 0
+    Path("qrels.txt").write_text("q1 0 d1 1\n")
+    assert run(["convert", "qrels.txt", "d.jsonl", *split]) == 2
+    assert "--split-words: not used by qrels" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["train.jsonl", "queries.tsv", "out", "-"])
+def test_a_target_that_leaves_the_format_of_a_corpus_open(target, toy, capsys):
+    assert run(["convert", str(toy / "corpus.jsonl"), target, "--kind", "corpus"]) == 2
+    assert "--kind corpus --to beir" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("source", "kind", "source_format"),
     [

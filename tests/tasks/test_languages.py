@@ -6,6 +6,7 @@ import pytest
 
 from denserk import BM25
 from denserk.commands.app import run
+from denserk.config.languages import find_language
 from denserk.config.retrieval import Bm25Settings, IndexPaths, IndexSettings, IndexType
 from denserk.errors import MismatchError, UsageError
 from denserk.index.terms import analyzer_of
@@ -125,3 +126,28 @@ def test_options_of_bm25_are_rejected_for_vectors(tmp_path, capsys, engine):
     options = ["--input", str(tmp_path), "--engine", engine, "--language", "de"]
     assert run(["index", *options, *output]) == 2
     assert "--language: only for BM25" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "language"),
+    [
+        ("deutsch", "german"),
+        ("Français", "french"),
+        ("espanol", "spanish"),
+        ("Русский", "russian"),
+        ("TÜRKÇE", "turkish"),
+        ("中文", "chinese"),
+        ("nob", "norwegian"),
+    ],
+)
+def test_languages_by_their_own_names(name, language):
+    assert find_language(name).name == language
+
+
+@pytest.mark.parametrize(
+    ("name", "language"), [("germna", "german"), ("duetsch", "german"), ("frensh", "french")]
+)
+def test_a_misspelled_language_is_suggested(name, language):
+    with pytest.raises(UsageError) as caught:
+        find_language(name)
+    assert caught.value.hint.startswith(f"did you mean {language}?")
