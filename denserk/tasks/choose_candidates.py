@@ -46,6 +46,7 @@ from denserk.config.retrieval import (
 )
 from denserk.config.values import plain
 from denserk.errors import InputError, MismatchError
+from denserk.evaluation.evaluator import unjudged_hit, unjudged_hit_sentence
 from denserk.evaluation.measures import Measure
 from denserk.evaluation.results import Grades, Run
 from denserk.index.folder import folder_bytes
@@ -298,6 +299,20 @@ class RunFile(Retriever):
                 f"{self.path} lacks {len(missing):,} of the {len(qids):,} queries that {qrels} "
                 f"judges ({first_names(missing)}); they count as 0"
             )
+
+    def warn_of_unjudged_hits(self, judgments: Grades) -> None:
+        """Warn if no hit is judged: the run may be of another corpus."""
+        assert self._run is not None  # it is prepared
+        example = None
+        for qid, grades in judgments.items():
+            docids, scores = self._run.hits(qid)
+            hits = dict(zip(docids, scores, strict=True))
+            if not grades.keys().isdisjoint(hits):
+                return
+            if example is None:
+                example = unjudged_hit({qid: hits}, judgments)
+        if example is not None:
+            logger.warning(unjudged_hit_sentence(self.path, *example))
 
     def search(self, block: Block, runs_of_parts: Sequence[Run]) -> Iterator[tuple[str, Hits]]:
         """Yield the hits of the file."""

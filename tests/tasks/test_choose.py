@@ -782,9 +782,53 @@ def test_queries_without_a_relevant_passage(settings, tmp_path, caplog):
 def test_training_judgments_of_another_corpus(settings, tmp_path):
     (tmp_path / "train.txt").write_text("q41 0 nowhere 1\n")
     options = {"train_qrels": str(tmp_path / "train.txt")}
-    with pytest.raises(MismatchError) as error:
+    with pytest.raises(MismatchError, match=r"train.txt judges.*'p0'.*'nowhere'"):
         choose(settings("finetune:model", "good.trec", **options))
-    assert "train.txt judges passages of corpus.jsonl" in str(error.value.hint)
+    assert not (tmp_path / "choice").exists()
+
+
+@pytest.mark.parametrize("option", ["qrels", "test_qrels"])
+def test_judgments_of_another_corpus(settings, tmp_path, option):
+    """An error before anything is built, unless one relevant passage is in the corpus."""
+    lines = [f"q{n} 0 x{n} 1\nq{n} 0 p{n} 0\n" for n in range(50, 59)]
+    qrels = tmp_path / "qrels.txt"
+    qrels.write_text("".join(lines))
+    with pytest.raises(MismatchError, match=r"'p0'.*'x50'"):
+        choose(settings("bm25", "good.trec", **{option: str(qrels)}))
+    assert not (tmp_path / "choice").exists()
+    qrels.write_text("".join([*lines, "q59 0 p59 1\n"]))
+    choose(settings("bm25", "good.trec", **{option: str(qrels)}))
+
+
+def test_judgments_without_the_endings_of_files(settings, tmp_path):
+    folder = tmp_path / "docs/bicycle"
+    folder.mkdir(parents=True)
+    (folder.parent / "about.txt").write_text("the moon")
+    for n in range(40):
+        (folder / f"{n}.txt").write_text(f"the red boat {n}")
+    qrels = tmp_path / "qrels.txt"
+    qrels.write_text("".join(f"q{n} 0 bicycle/{n} 1\n" for n in range(5, 40)))
+    options = {"corpus": str(folder.parent), "qrels": str(qrels)}
+    with pytest.raises(MismatchError, match=r"'bicycle/\d+\.txt'"):
+        choose(settings("bm25", "good.trec", **options))
+
+
+def test_an_unfinished_comparison_is_resumed_without_the_corpus(settings, tmp_path):
+    shutil.copy("corpus.jsonl", tmp_path / "corpus.jsonl")
+    options = {"corpus": str(tmp_path / "corpus.jsonl")}
+    candidates = ("bm25", "good.trec", "copy.trec")
+    choose(settings(*candidates, budget="0s", **options))
+    choice = choose(settings(*candidates, resume=True, **options))
+    assert choice.outcome is not Outcome.BUDGET
+
+
+def test_existing_hits_of_another_corpus_are_a_warning(settings, tmp_path, caplog):
+    other = tmp_path / "other.trec"
+    other.write_text("".join(f"q{n} Q0 p{n}.txt 1 1.0 run\n" for n in range(40)))
+    choose(settings("good.trec", "bad.trec", str(other)))
+    [warning] = [record.message for record in caplog.records if "same corpus" in record.message]
+    assert warning.startswith(f"{other}: ")
+    assert ".txt'" in warning
 
 
 def test_topics_that_are_read_twice_are_files(settings):
