@@ -30,7 +30,13 @@ from denserk.evaluation.choice import (
     UndecidedDifference,
 )
 from denserk.evaluation.evaluator import Evaluator, unjudged_hit, unjudged_hit_sentence
-from denserk.evaluation.inference import DIGITS, SequentialComparison, needed_queries
+from denserk.evaluation.inference import (
+    DIGITS,
+    SequentialComparison,
+    is_rough,
+    needed_queries,
+    roughness,
+)
 from denserk.evaluation.measures import Measure
 from denserk.evaluation.results import Grades, Run
 from denserk.io.files import write_rows
@@ -517,7 +523,8 @@ class BlockwiseComparison:
             return UndecidedDifference(name, difference, deviation, None)
         if needed <= len(differences):  # which did not suffice for the sequential comparison
             needed = self._queries_by_evidence(name)
-        return UndecidedDifference(name, difference, deviation, needed)
+        is_estimate_rough = is_rough(roughness(differences), len(differences), needed)
+        return UndecidedDifference(name, difference, deviation, needed, is_estimate_rough)
 
     def _queries_by_evidence(self, name: str) -> int:
         """Return the number of queries at which the evidence against a system would drop it.

@@ -364,6 +364,36 @@ def test_bm25_is_indexed_in_the_language_of_the_corpus(tmp_path, monkeypatch):
         denserk.choose(corpus, topics, qrels, output="ger", resume=True, **options)
 
 
+def test_queries_without_hits_are_one_warning_that_names_the_language(tmp_path, caplog):
+    """Of several blocks; the option is that of `choose`, whose folder keeps an index."""
+    corpus = {f"d{n}": f"Gärten und Dörfer {n}" for n in range(4)}
+    topics = {f"q{n}": f"Häuser {n + 10}" for n in range(4)}
+    qrels = {f"q{n}": {f"d{n}": 1} for n in range(4)}
+    run_in_memory = {f"q{n}": {f"d{n}": 1.0} for n in range(4)}
+    candidates = {"bm25": "bm25", "mine": run_in_memory}
+    output = tmp_path / "choice"
+    denserk.choose(corpus, topics, qrels, output=output, candidates=candidates, block_size=2)
+    [warning] = [record.message for record in caplog.records if "no hits" in record.message]
+    assert warning.startswith("2 queries have no hits in bm25")
+    assert "add --language german" in warning
+
+
+def test_a_rough_number_of_queries_is_said_to_be_rough(tmp_path):
+    """One query of forty differs, so that little is known of the others."""
+    corpus = {f"d{n}": "a text" for n in range(41)}
+    topics = {f"q{n}": f"query {n}" for n in range(40)}
+    qrels = {f"q{n}": {f"d{n}": 1} for n in range(40)}
+    good = {f"q{n}": {f"d{n}": 1.0} for n in range(40)}
+    other = {**good, "q0": {"d40": 1.0}}
+    candidates = {"good": good, "other": other}
+    choice = denserk.choose(
+        corpus, topics, qrels, output=tmp_path / "choice", candidates=candidates
+    )
+    [difference] = choice.undecided
+    assert difference.is_rough
+    assert undecided_sentence(difference, choice).startswith("very roughly")
+
+
 def test_options_of_bm25_need_it_among_the_candidates(settings):
     with pytest.raises(UsageError, match="--language: no candidate is bm25"):
         choose(settings("good.trec", "bad.trec"), bm25=Bm25Settings(language="german"))
