@@ -19,7 +19,7 @@ from denserk.config.candidate_expressions import (
     parse_candidate,
 )
 from denserk.config.choosing import ChooseSettings
-from denserk.config.encoding import ServerSettings, is_served, refuse_server
+from denserk.config.encoding import PUBLISHED, ServerSettings, is_served, refuse_server
 from denserk.config.formats import CorpusSettings
 from denserk.config.formats import Kind as FileKind
 from denserk.config.options import reject_given
@@ -34,7 +34,7 @@ from denserk.io.corpus import read_passages, with_used_fields
 from denserk.io.detection import detect_run_or_qrels
 from denserk.io.manifest import Kind, beside, file_sha256, read_any_manifest
 from denserk.io.model_files import can_be_on_hub, find_model, look_for_model
-from denserk.io.near_paths import no_such_path
+from denserk.io.near_paths import did_you_mean, near_names, no_such_path
 from denserk.io.qrels import read_qrels_map
 from denserk.io.short_texts import first_names, with_single_spaces
 from denserk.io.topics import read_queries
@@ -90,9 +90,14 @@ def deciding_measure(text: str) -> Measure:
 def parse_candidates(settings: ChooseSettings) -> list[Candidate]:
     """Parse the candidates; raise a UsageError for one alone, and for a name given twice."""
     candidates = [_parse(text) for text in settings.expressions]
+    near_retrievers: list[str] = []
+    for name in _names_of_candidates(candidates):
+        _refuse_misspelled(name)
+        near_retrievers += _near_retrievers(name)
     if len(candidates) < 2:
         message = f"one candidate, {candidates[0].label}: there is nothing to choose from"
-        raise UsageError(message, "give --candidates twice or more")
+        hint = "give --candidates twice or more"
+        raise UsageError(message, did_you_mean(near_retrievers, hint))
     labels = [candidate.label for candidate in candidates]
     for candidate in candidates:
         if labels.count(candidate.label) > 1:
@@ -113,6 +118,30 @@ def _parse(text: str) -> Candidate:
         label = HIDDEN_ENDINGS.sub("", Path(expression.name).name)
         return Candidate(label, expression)
     return candidate
+
+
+def _refuse_misspelled(name: str) -> None:
+    """Raise a UsageError for a list between commas, and for a name like bm25, which no model has.
+
+    The names of models that are like others are looked up first.
+    """
+    if is_served(name) or Path(name).exists():
+        return
+    if "," in name:
+        options = " ".join(f"--candidates {part}" for part in name.split(",") if part)
+        message = f"--candidates {name}: one retriever is expected, not a list between commas"
+        raise UsageError(message, f"repeat the option: {options}")
+    near_retrievers = _near_retrievers(name)
+    if BM25 in near_retrievers:
+        message = f"--candidates {name}: no such retriever"
+        raise UsageError(message, did_you_mean(near_retrievers, EXAMPLES))
+
+
+def _near_retrievers(name: str) -> list[str]:
+    """Return bm25 and the short names of models that are like a name, but for that name."""
+    if name in (BM25, *PUBLISHED) or "/" in name or Path(name).exists():
+        return []
+    return near_names(name.lower(), [BM25, *PUBLISHED])
 
 
 def check_names(expression: Expression, settings: ChooseSettings) -> None:

@@ -568,6 +568,31 @@ def test_what_cannot_be_compared(settings, tmp_path, candidates, options, messag
     assert not (tmp_path / "choice").exists()
 
 
+@pytest.mark.parametrize(
+    ("candidates", "proposal"),
+    [
+        (["bm52"], "did you mean bm25"),
+        (["good.trec", "BM25"], "did you mean bm25"),
+        (["good.trec", "x=bm52+model"], "did you mean bm25"),
+        (["minlm"], "did you mean minilm"),
+        (["bm25,minilm"], "--candidates bm25 --candidates minilm"),
+        (["good.trec", "bm25,model"], "--candidates bm25 --candidates model"),
+    ],
+)
+def test_a_misspelled_candidate_brings_the_right_one(settings, candidates, proposal):
+    with pytest.raises(UsageError) as error:
+        choose(settings(*candidates))
+    assert proposal in str(error.value.hint)
+
+
+def test_a_file_whose_name_is_like_a_retriever_is_a_candidate(settings, tmp_path, monkeypatch):
+    (tmp_path / "bm25,a.trec").write_text(Path("good.trec").read_text())
+    (tmp_path / "bm2").write_text(Path("bad.trec").read_text())
+    parsed = settings(str(tmp_path / "bm25,a.trec"), "bm2")
+    monkeypatch.chdir(tmp_path)
+    assert [candidate.label for candidate in parse_candidates(parsed)] == ["bm25,a", "bm2"]
+
+
 def test_topics_without_judgments(settings, tmp_path):
     (tmp_path / "other.tsv").write_text("x\tanother query\n")
     with pytest.raises(MismatchError, match="none of the queries"):
@@ -874,6 +899,21 @@ def test_names_in_python_are_names(settings, tmp_path, name):
         denserk.choose(
             "corpus.jsonl", "queries.tsv", "qrels.txt", output=tmp_path / "choice", candidates=runs
         )
+
+
+def test_a_call_that_fails_at_once_leaves_no_inputs(settings, tmp_path):
+    settings()
+    qrels = {f"q{n}": {f"x{n}": 1} for n in range(40)}
+    output = tmp_path / "choice"
+    candidates = ["bm25", "good.trec"]
+    with pytest.raises(MismatchError):
+        denserk.choose("corpus.jsonl", "queries.tsv", qrels, output=output, candidates=candidates)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "choice.inputs").mkdir()
+    (tmp_path / "choice.inputs/note").touch()
+    with pytest.raises(MismatchError):
+        denserk.choose("corpus.jsonl", "queries.tsv", qrels, output=output, candidates=candidates)
+    assert (tmp_path / "choice.inputs/note").exists()
 
 
 def test_the_python_function_takes_runs_in_memory(collection, tmp_path):
