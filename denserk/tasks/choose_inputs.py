@@ -345,7 +345,7 @@ class JudgedQueries:
     @cached_property
     def relevant_docids(self) -> set[str]:
         """The ids of the passages that are relevant for a query."""
-        docids = set()
+        docids: set[str] = set()
         for grades in self.judgments.values():
             docids.update(docid for docid, grade in grades.items() if grade > 0)
         return docids
