@@ -1,6 +1,8 @@
 """The choice of a retriever."""
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -14,6 +16,7 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import NOTHING, build
 from denserk.config.retrieval import Bm25Settings
 from denserk.errors import UsageError
+from denserk.io.manifest import beside
 
 if TYPE_CHECKING:
     from denserk.evaluation.choice import Choice
@@ -36,10 +39,37 @@ def choose(
     `candidates` are retrievers such as "bm25", "bm25+minilm" or "run.trec", or {name: retriever or
     run in memory}. The result has the `systems` with mean, interval and cost, the names of those
     that may be the `best`, the `leader`, the `outcome` and the `commands` that build the leader
-    again. What is in memory is written to a folder beside the output, OUTPUT.inputs.
+    again. What is in memory is written to a folder beside the output, OUTPUT.inputs, which
+    `resume` and the commands need; it is removed if the call fails before it begins OUTPUT.
     """
     output_name = path_text(output, "output")
     inputs = Path(f"{output_name}.inputs")
+    with removed_unless_begun(inputs, Path(output_name)):
+        return _choose(corpus, topics, qrels, output_name, candidates, inputs, options)
+
+
+@contextmanager
+def removed_unless_begun(inputs: Path, output: Path) -> Iterator[None]:
+    """Context manager that removes new inputs if an error leaves no choice in the output folder."""
+    were_there = inputs.exists()
+    try:
+        yield
+    except BaseException:
+        if not were_there and not beside(output).is_file():
+            shutil.rmtree(inputs, ignore_errors=True)
+        raise
+
+
+def _choose(
+    corpus: "TextsLike",
+    topics: "TextsLike",
+    qrels: "RunLike",
+    output_name: str,
+    candidates: "Candidates",
+    inputs: Path,
+    options: Mapping[str, Any],
+) -> "Choice":
+    """Write what is in memory to the folder of inputs, and choose."""
     files = {
         "corpus": stored(corpus, "corpus", inputs / "corpus.jsonl", options),
         "topics": stored(topics, "topics", inputs / "topics.jsonl"),

@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from denserk.evaluation.power import more_queries_text
+
 
 class Outcome(StrEnum):
     """How a comparison has ended."""
@@ -58,6 +60,7 @@ class UndecidedDifference:
     difference: float
     deviation: float  # of the differences of queries
     needed_queries: int | None
+    is_rough: bool = False  # the number, by the rule of `Difference.is_rough`
 
 
 @dataclass(frozen=True)
@@ -176,4 +179,5 @@ def undecided_sentence(difference: UndecidedDifference, choice: Choice) -> str:
     shown = f"the difference of {difference.difference:.4f} between {systems}"
     if more_queries <= 0:
         return f"a few more queries would show {shown}, if that is the true one"
-    return f"about {more_queries:,} more queries would show {shown}, if that is the true one"
+    more = more_queries_text(more_queries, is_rough=difference.is_rough)
+    return f"{more} would show {shown}, if that is the true one"

@@ -102,11 +102,7 @@ def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterato
         )
     elif run.unjudged_hit is not None:
         hit, judged = run.unjudged_hit
-        yield Remark(
-            logging.WARNING,
-            f"{run.name}: no hit is judged: hits are passages such as {hit!r}, judgments are of "
-            f"passages such as {judged!r}; are these ids of the same corpus?",
-        )
+        yield Remark(logging.WARNING, unjudged_hit_sentence(run.name, hit, judged))
     if run.unjudged:
         yield Remark(
             logging.INFO,
@@ -203,7 +199,7 @@ class Evaluator:
             unjudged=tuple(qid for qid in run if qid not in judged_queries),
             ties=_count_ties(run) if ties is None else ties,
             passage=None if is_any_judged else self._passage_of_judged_document(run),
-            unjudged_hit=None if is_any_judged else self._unjudged_hit(run),
+            unjudged_hit=None if is_any_judged else unjudged_hit(run, self._judgments),
         )
 
     def _no_common_query(self, name: str, run: Run) -> MismatchError:
@@ -250,18 +246,6 @@ class Evaluator:
                     passage = docid
         return passage
 
-    def _unjudged_hit(self, run: Run) -> tuple[str, str] | None:
-        """Return a query's first hit and a judged passage of it, if no hit of a run is judged."""
-        example = None
-        for qid, hits in run.items():
-            judged = self._judgments.get(qid, {})
-            if not judged.keys().isdisjoint(hits):
-                return None
-            if judged and example is None:
-                [first_hit] = first_hits(hits, 1)
-                example = (first_hit, next(iter(judged)))
-        return example
-
     def result(self, runs: Sequence[RunResult], level: int = 1) -> EvaluationResult:
         """Return the results of several runs as one, and log the remarks on them.
 
@@ -272,6 +256,31 @@ class Evaluator:
             for remark in remarks(run, result, self.complete):
                 logger.log(remark.severity, remark.sentence)
         return result
+
+
+def unjudged_hit(run: Run, judgments: Grades) -> tuple[str, str] | None:
+    """Return a query's first hit and a judged passage of it, if no hit of a run is judged.
+
+    >>> unjudged_hit({"q1": {"a": 1.0}}, {"q1": {"b.txt": 1}})
+    ('a', 'b.txt')
+    """
+    example = None
+    for qid, hits in run.items():
+        judged = judgments.get(qid, {})
+        if not judged.keys().isdisjoint(hits):
+            return None
+        if judged and hits and example is None:
+            [first_hit] = first_hits(hits, 1)
+            example = (first_hit, next(iter(judged)))
+    return example
+
+
+def unjudged_hit_sentence(name: str, hit: str, judged: str) -> str:
+    """Return the warning of a run without any judged hit, by a hit and a judged passage."""
+    return (
+        f"{name}: no hit is judged: hits are passages such as {hit!r}, judgments are of "
+        f"passages such as {judged!r}; are these ids of the same corpus?"
+    )
 
 
 def _count_relevant(judgments: Grades, level: int) -> dict[str, float]:

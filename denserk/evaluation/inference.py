@@ -141,6 +141,17 @@ def roughness(differences: Floats) -> float:
     return max(skewness / MOST_SKEWNESS, math.sqrt(kurtosis / MOST_KURTOSIS))
 
 
+def is_rough(roughness_of_sample: float, sample_count: int, query_count: int) -> bool:
+    """Return whether the power of so many queries may be off by more than 3 points.
+
+    `roughness_of_sample` is that of differences of `sample_count` queries of the same kind.
+
+    >>> is_rough(1.5, 50, 60), is_rough(1.5, 50, 500), is_rough(math.nan, 50, 60)
+    (True, False, False)
+    """
+    return roughness_of_sample * math.sqrt(sample_count / query_count) > 1
+
+
 def level_of_width(half_width: float, deviation: float, query_count: int) -> float:
     """Return the level of the paired t test whose interval has a half-width.
 

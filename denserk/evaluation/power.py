@@ -78,8 +78,18 @@ def verdict(difference: Difference) -> str:
     more_queries = needed - difference.query_count
     if more_queries <= 0:
         return "too few queries or permutations for this test"
-    about = "very roughly" if difference.is_rough(needed) else "about"
-    return f"{about} {round_up(more_queries):,} more queries would show {short(difference.mean)}"
+    more = more_queries_text(more_queries, is_rough=difference.is_rough(needed))
+    return f"{more} would show {short(difference.mean)}"
+
+
+def more_queries_text(count: int, *, is_rough: bool) -> str:
+    """Return an estimate of how many more queries are needed.
+
+    >>> more_queries_text(231, is_rough=False), more_queries_text(129, is_rough=True)
+    ('about 240 more queries', 'very roughly 130 more queries')
+    """
+    about = "very roughly" if is_rough else "about"
+    return f"{about} {round_up(count):,} more queries"
 
 
 def detectable_text(difference: Difference, places: int) -> str:

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from denserk.config import benchmarks as config
 from denserk.config.evaluation import ComparisonSettings, Correction
-from denserk.evaluation.inference import Gain
+from denserk.evaluation.inference import Gain, is_rough
 from denserk.evaluation.measures import Measure
 from denserk.evaluation.unjudged_results import UnjudgedBounds
 
@@ -42,7 +42,7 @@ class Difference:
 
     def is_rough(self, query_count: int) -> bool:
         """Return whether the power of so many queries may be off by more than 3 points."""
-        return self.roughness * math.sqrt(self.query_count / query_count) > 1
+        return is_rough(self.roughness, self.query_count, query_count)
 
 
 @dataclass(frozen=True)

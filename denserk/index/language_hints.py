@@ -1,8 +1,8 @@
 """What to type where the queries of a BM25 index have no hits: its language may be another one."""
 
 import shlex
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeAlias
 
 from denserk.config.formats import CorpusSettings
 from denserk.config.languages import ENGLISH, MULTILINGUAL, Language, Terms, find_language
@@ -74,11 +74,22 @@ def _as_options(
     return words
 
 
-def language_hint(folder: str | None, manifest: Manifest | None, queries: Iterable[str]) -> str:
+CommandOfLanguage: TypeAlias = Callable[[Language], str]
+
+
+def language_hint(
+    folder: str | None,
+    manifest: Manifest | None,
+    queries: Iterable[str],
+    command_of: CommandOfLanguage | None = None,
+) -> str:
     """Return a command that indexes the language of queries, as far as their letters show it.
 
-    Without the index's folder, the command is one of Python.
+    Without the index's folder, the command is one of Python. `command_of` returns another one than
+    that which makes the index again.
     """
+    if command_of is None:
+        command_of = IndexOrigin(folder, manifest).command
     settings = recorded_bm25(manifest)
     language = indexed_language(settings)
     if language is None:
@@ -91,7 +102,7 @@ def language_hint(folder: str | None, manifest: Manifest | None, queries: Iterab
         return "a character that is a query of its own is found only where it stands alone"
     if language is MULTILINGUAL:
         return _hint_for_multilingual(suggestion)
-    return _hint_for_one_language(language, suggestion, IndexOrigin(folder, manifest))
+    return _hint_for_one_language(language, suggestion, command_of)
 
 
 def indexed_language(settings: Bm25Settings) -> Language | None:
@@ -109,10 +120,12 @@ def _hint_for_multilingual(suggestion: Suggestion) -> str:
     return "--language multilingual finds equal words only, not their other forms"
 
 
-def _hint_for_one_language(language: Language, suggestion: Suggestion, index: IndexOrigin) -> str:
+def _hint_for_one_language(
+    language: Language, suggestion: Suggestion, command_of: CommandOfLanguage
+) -> str:
     """Return the hint for an index of one language, which may be that of the queries."""
     if language is ENGLISH and suggestion.language is ENGLISH:
-        command = index.command(GERMAN)
+        command = command_of(GERMAN)
         return (
             "the index, which is for English, has none of the words; if they are of another "
             f"language, such as German: {command}"
@@ -121,7 +134,7 @@ def _hint_for_one_language(language: Language, suggestion: Suggestion, index: In
         return ""
     if language is not ENGLISH and suggestion.is_shared:
         return f"the index was made with --language {language.name}: is that the queries' language?"
-    command = index.command(suggestion.language or MULTILINGUAL)
+    command = command_of(suggestion.language or MULTILINGUAL)
     return (
         f"the index is for {language.name.title()}, and the queries' letters are "
         f"{suggestion.scripts}: {command}"

@@ -22,7 +22,7 @@ from denserk.index.bm25 import Bm25Index, recorded_bm25
 from denserk.index.engines import Rows, Scores, SearchableIndex, ShardedIndex
 from denserk.index.exact_few import CpuExactIndex
 from denserk.index.faiss_index import FaissIndex
-from denserk.index.language_hints import language_hint
+from denserk.index.language_hints import CommandOfLanguage, language_hint
 from denserk.index.lucene import PROCESS_HITS, LuceneIndex
 from denserk.index.memory import require_memory
 from denserk.index.milvus import MilvusIndex
@@ -92,18 +92,30 @@ class OpenedIndex:
             return word_spans(text)
         return bigram_spans(text)
 
-    def hint_without_hits(self, queries: Iterable[str], *, in_python: bool = False) -> str:
+    def hint_without_hits(
+        self,
+        queries: Iterable[str],
+        *,
+        in_python: bool = False,
+        command_of: CommandOfLanguage | None = None,
+    ) -> str:
         """Say why a BM25 index may have no hits for these texts, such as another language.
 
-        The way out is a command, or with `in_python` a call. For an index of vectors, it is empty.
+        The way out is a command, or with `in_python` a call; `command_of` returns another one. For
+        an index of vectors, it is empty.
         """
         if self.bm25 is None:
             return ""
         name_in_command = None if in_python else self.name
-        return language_hint(name_in_command, self.manifests[0], queries)
+        return language_hint(name_in_command, self.manifests[0], queries, command_of)
 
     def warn_without_hits(
-        self, queries: Mapping[str, str], *, missing: str = "", in_python: bool = False
+        self,
+        queries: Mapping[str, str],
+        *,
+        missing: str = "",
+        in_python: bool = False,
+        command_of: CommandOfLanguage | None = None,
     ) -> None:
         """Warn of queries without hits: their texts by id.
 
@@ -112,7 +124,7 @@ class OpenedIndex:
         if not queries:
             return
         message = f"{len(queries):,} queries have no hits{missing} ({first_names(list(queries))})"
-        hint = self.hint_without_hits(queries.values(), in_python=in_python)
+        hint = self.hint_without_hits(queries.values(), in_python=in_python, command_of=command_of)
         if hint:
             message = f"{message}: {hint}"
         logger.warning(message)

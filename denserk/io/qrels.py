@@ -57,6 +57,10 @@ QREL_ORDERS = {
 # by the number of columns
 FORMAT_BY_WIDTH = {len(order): qrels_format for qrels_format, order in QREL_ORDERS.items()}
 RUN_HINT = "six columns are a run, and qrels are expected: exchange run and qrels if both are given"
+QUERIES_HINT = (
+    "an id and a text between tabs are queries, and qrels are expected: exchange topics and qrels "
+    "if both are given"
+)
 SUBTOPIC_HINT = (
     "the second column names sub-topics; only measures of sub-topics, such as alpha_nDCG@10, take "
     "a passage that is judged for several"
@@ -247,7 +251,7 @@ def _qrels_columns(
             width = len(layout.columns)
             if layout.has_header:
                 continue
-        yield _qrels_row(line, terms, layout, path)
+        yield _qrels_row(line, text, layout, path)
 
 
 def _is_qrels_comment(text: str, terms: Sequence[str], width: int) -> bool:
@@ -270,14 +274,16 @@ def _is_qrels_comment(text: str, terms: Sequence[str], width: int) -> bool:
     return True
 
 
-def _qrels_row(line: int, cells: Sequence[str], layout: _QrelsLayout, path: str | Path) -> QrelRow:
+def _qrels_row(line: int, text: str, layout: _QrelsLayout, path: str | Path) -> QrelRow:
     """Return the judgment of a line with columns."""
+    cells = text.split()
     if len(cells) != len(layout.columns):
+        count = _count_columns(text)
         hint = file_name_hint(cells)
-        if hint is None and len(cells) == 6:
+        if hint is None and count == 6:
             hint = RUN_HINT
         expected = QREL_COLUMNS[layout.format]
-        raise InputError(path, line, columns_phrase(len(cells)), expected, hint)
+        raise InputError(path, line, columns_phrase(count), expected, hint)
     if layout.is_quoted:
         cells = [unquote_cell(cell) for cell in cells]
     values = dict(zip(layout.columns, cells, strict=True))
@@ -290,6 +296,30 @@ def _qrels_row(line: int, cells: Sequence[str], layout: _QrelsLayout, path: str 
     )
 
 
+def _count_columns(text: str) -> int:
+    r"""Return the number of columns of a line that is no judgment: between tabs if it has some.
+
+    >>> _count_columns("q1\twhat is a boat made of"), _count_columns("q1 Q0 d1 1 2.5 tag")
+    (2, 6)
+    """
+    line = text.strip()
+    return len(line.split("\t")) if "\t" in line else len(line.split())
+
+
+def _is_query(text: str) -> bool:
+    r"""Return whether a line has an id and, behind its only tab, several words without a grade.
+
+    >>> _is_query("q1\ta red boat"), _is_query("q1\td1"), _is_query("q1\t0 d1 1")
+    (True, False, False)
+    """
+    cells = text.strip().split("\t")
+    if len(cells) != 2 or len(cells[0].split()) > 1:
+        return False
+    words = cells[1].split()
+    may_be_judgment = len(words) + 1 in FORMAT_BY_WIDTH and GRADE.fullmatch(words[-1]) is not None
+    return len(words) > 1 and not may_be_judgment
+
+
 def _qrels_layout(
     line: int, text: str, path: str | Path, qrels_format: QrelsFormat | None, data: bytes
 ) -> _QrelsLayout:
@@ -298,6 +328,11 @@ def _qrels_layout(
     `data` is the beginning of the file, by which an error says what is there in place of qrels.
     """
     terms = text.split()  # a judgment's columns
+    if _is_query(text):
+        expected = " or ".join(QREL_COLUMNS.values())
+        if qrels_format is not None:
+            expected = QREL_COLUMNS[qrels_format]
+        raise InputError(path, line, columns_phrase(2), expected, QUERIES_HINT)
     cells = column_names.split_columns(text)  # a header's, whose names may have blanks
     header = column_names.recognise_header(cells, Table.QRELS)
     width = len(terms) if header is None else len(header.columns)
@@ -306,7 +341,7 @@ def _qrels_layout(
         error = unread_files.unread_file_error(data, path, Table.QRELS, expected)
         if error is not None:
             raise error
-    qrels_format = _format_of_width(width, qrels_format, path, line, terms)
+    qrels_format = _format_of_width(width, qrels_format, path, line, text)
     if header is not None:
         column_names.log_header(header, path, line)
         return _QrelsLayout(
@@ -320,7 +355,7 @@ def _qrels_layout(
 
 
 def _format_of_width(
-    width: int, qrels_format: QrelsFormat | None, path: str | Path, line: int, terms: Sequence[str]
+    width: int, qrels_format: QrelsFormat | None, path: str | Path, line: int, text: str
 ) -> QrelsFormat:
     """Return the format of qrels by the number of columns of their first line; log a detected one.
 
@@ -331,9 +366,10 @@ def _format_of_width(
         expected = " or ".join(QREL_COLUMNS.values())
         if qrels_format is not None:
             expected = QREL_COLUMNS[qrels_format]
-        hint = RUN_HINT if width == 6 else column_names.header_hint(terms, Table.QRELS)
-        hint = file_name_hint(terms) or hint
-        raise InputError(path, line, columns_phrase(len(terms)), expected, hint)
+        count = _count_columns(text)
+        terms = text.split()
+        hint = RUN_HINT if count == 6 else column_names.header_hint(terms, Table.QRELS)
+        raise InputError(path, line, columns_phrase(count), expected, file_name_hint(terms) or hint)
     if qrels_format is None:
         name = files.display_name(path)
         logger.info(f"{name}: {format_of_width} qrels ({columns_phrase(width)})")

@@ -29,12 +29,18 @@ from denserk.evaluation.choice import (
     TestOpening,
     UndecidedDifference,
 )
-from denserk.evaluation.evaluator import Evaluator
-from denserk.evaluation.inference import DIGITS, SequentialComparison, needed_queries
+from denserk.evaluation.evaluator import Evaluator, unjudged_hit, unjudged_hit_sentence
+from denserk.evaluation.inference import (
+    DIGITS,
+    SequentialComparison,
+    is_rough,
+    needed_queries,
+    roughness,
+)
 from denserk.evaluation.measures import Measure
-from denserk.evaluation.results import Run
+from denserk.evaluation.results import Grades, Run
 from denserk.io.files import write_rows
-from denserk.io.manifest import Kind, Manifest
+from denserk.io.manifest import Kind, Manifest, beside
 from denserk.io.outputs import scratch_folder
 from denserk.io.topics import topics_sha256
 from denserk.records import Query
@@ -44,6 +50,7 @@ from denserk.tasks.choose_candidates import (
     BuiltIndex,
     FinetunedEncoder,
     FittedHybrid,
+    IndexFolder,
     RebuildCommands,
     Retriever,
     SharedInputs,
@@ -60,6 +67,7 @@ from denserk.tasks.choose_inputs import (
     RetrieverFactory,
     System,
     check_bm25,
+    check_judged_passages,
     check_relevant_passages,
     check_server,
     deciding_measure,
@@ -127,6 +135,8 @@ def choose(
         for label, expression in candidates:
             systems.append(System(label, str(expression), factory.make(expression)))
         run_checksums = read_run_files(systems, queries.deciding, queries.test)
+        if _builds_from_corpus(systems) and not _is_resumed(settings):
+            check_judged_passages(settings.corpus, corpus, queries.all_purposes())
         folder = ChoiceFolder(settings, _manifest(inputs, systems, queries, run_checksums))
         folder.prepare()
         if queries.training is not None and settings.drop_shared_training:
@@ -149,6 +159,10 @@ class QueriesByPurpose(NamedTuple):
     deciding: JudgedQueries
     training: JudgedQueries | None
     test: JudgedQueries | None
+
+    def all_purposes(self) -> list[JudgedQueries]:
+        """Return those that are given."""
+        return [queries for queries in self if queries is not None]
 
 
 def _read_queries(settings: ChooseSettings) -> QueriesByPurpose:
@@ -262,6 +276,16 @@ def _all_retrievers(systems: Sequence[System]) -> dict[str, Retriever]:
         for retriever in system.retriever.retrievers_to_prepare():
             retrievers[retriever.name] = retriever
     return retrievers
+
+
+def _builds_from_corpus(systems: Sequence[System]) -> bool:
+    """Return whether an index, or a folder of vectors, is built."""
+    return any(isinstance(retriever, BuiltIndex) for retriever in _all_retrievers(systems).values())
+
+
+def _is_resumed(settings: ChooseSettings) -> bool:
+    """Return whether an earlier call has checked the inputs and begun."""
+    return settings.resume and beside(settings.output).is_file()
 
 
 class BlockwiseComparison:
@@ -395,10 +419,22 @@ class BlockwiseComparison:
                 weights[name] = list(retriever.weights)
             for hybrid in fitted_hybrids(retriever):
                 hybrids[hybrid.name] = hybrid
+        if number == 1:
+            self._warn_of_unjudged_hits(runs, judgments)
         learned = {}
         for name, hybrid in hybrids.items():
             learned[name] = hybrid.learn(runs.runs_of_parts(hybrid), judgments)
         return BlockRecord(block.qids, values, weights, learned)
+
+    def _warn_of_unjudged_hits(self, runs: RunsOfBlock, judgments: Grades) -> None:
+        """Warn of existing indexes that may be of another corpus than the judgments."""
+        for retriever in _all_retrievers([*self._systems.values()]).values():
+            if not isinstance(retriever, IndexFolder) or isinstance(retriever, BuiltIndex):
+                continue
+            example = unjudged_hit(runs.run_of(retriever), judgments)
+            if example is not None:
+                name = f"{retriever.index}, {len(judgments):,} queries"
+                logger.warning(unjudged_hit_sentence(name, *example))
 
     def _recall(self, record: BlockRecord) -> None:
         """Let fitted hybrids learn what they learned before the interruption."""
@@ -487,7 +523,8 @@ class BlockwiseComparison:
             return UndecidedDifference(name, difference, deviation, None)
         if needed <= len(differences):  # which did not suffice for the sequential comparison
             needed = self._queries_by_evidence(name)
-        return UndecidedDifference(name, difference, deviation, needed)
+        is_estimate_rough = is_rough(roughness(differences), len(differences), needed)
+        return UndecidedDifference(name, difference, deviation, needed, is_estimate_rough)
 
     def _queries_by_evidence(self, name: str) -> int:
         """Return the number of queries at which the evidence against a system would drop it.

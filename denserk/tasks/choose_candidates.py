@@ -30,6 +30,7 @@ from denserk.config.encoding import (
     is_served,
 )
 from denserk.config.formats import CorpusSettings, RunFormat
+from denserk.config.languages import Language
 from denserk.config.mining import MiningPaths, MiningSettings
 from denserk.config.options import NOTHING, given_fields, spelled
 from denserk.config.retrieval import (
@@ -46,11 +47,13 @@ from denserk.config.retrieval import (
 )
 from denserk.config.values import plain
 from denserk.errors import InputError, MismatchError
+from denserk.evaluation.evaluator import unjudged_hit, unjudged_hit_sentence
 from denserk.evaluation.measures import Measure
 from denserk.evaluation.results import Grades, Run
 from denserk.index.folder import folder_bytes
 from denserk.index.fusion import Weights, score_contributions, weighted_scores
 from denserk.index.fusion_weights import QueryContributions, values_by_weights, weight_grid
+from denserk.index.language_hints import CommandOfLanguage
 from denserk.index.ranking import Hits, Ranking
 from denserk.io.corpus import PassageTexts, read_passages, with_used_fields
 from denserk.io.files import ScratchRecords
@@ -299,6 +302,20 @@ class RunFile(Retriever):
                 f"judges ({first_names(missing)}); they count as 0"
             )
 
+    def warn_of_unjudged_hits(self, judgments: Grades) -> None:
+        """Warn if no hit is judged: the run may be of another corpus."""
+        assert self._run is not None  # it is prepared
+        example = None
+        for qid, grades in judgments.items():
+            docids, scores = self._run.hits(qid)
+            hits = dict(zip(docids, scores, strict=True))
+            if not grades.keys().isdisjoint(hits):
+                return
+            if example is None:
+                example = unjudged_hit({qid: hits}, judgments)
+        if example is not None:
+            logger.warning(unjudged_hit_sentence(self.path, *example))
+
     def search(self, block: Block, runs_of_parts: Sequence[Run]) -> Iterator[tuple[str, Hits]]:
         """Yield the hits of the file."""
         assert self._run is not None  # it is prepared
@@ -375,10 +392,14 @@ def recorded_seconds_per_query(run: str) -> float | None:
 class IndexFolder(Retriever):
     """An index, or a folder of vectors, that exists."""
 
+    # what to type to index another language; None: the command that makes the index again
+    command_of: CommandOfLanguage | None = None
+
     def __init__(self, name: str, inputs: SharedInputs, index: str) -> None:
         super().__init__(name, inputs)
         self.index = index
         self._sessions: dict[str, Any] = {}  # by topics
+        self._has_warned_of_no_hits = False
 
     def existing_input(self) -> Description | None:
         """Return the index."""
@@ -390,7 +411,24 @@ class IndexFolder(Retriever):
 
     def search(self, block: Block, runs_of_parts: Sequence[Run]) -> Iterator[tuple[str, Hits]]:
         """Yield the hits of the index."""
-        yield from self._session(block.topics).answer(block.queries)
+        session = self._session(block.topics)
+        results = session.answer(block.queries)
+        if not self._has_warned_of_no_hits:
+            self._warn_without_hits(block, results, session.opened)
+        yield from results
+
+    def _warn_without_hits(
+        self, block: Block, results: Sequence[tuple[str, Hits]], opened: Any
+    ) -> None:
+        """Warn of the queries of a block that have no hits, and say why that may be."""
+        qids_with_hits = {qid for qid, hits in results if hits}
+        without_hits = {
+            query.qid: query.text for query in block.queries if query.qid not in qids_with_hits
+        }
+        if without_hits:
+            self._has_warned_of_no_hits = True
+            missing = f" in {self.name}, of a block of {len(block.queries):,}"
+            opened.warn_without_hits(without_hits, missing=missing, command_of=self.command_of)
 
     def _session(self, topics: str) -> Any:
         """Return the index, opened for queries of some topics.
@@ -500,11 +538,17 @@ class BuiltIndex(IndexFolder):
         return None
 
 
+def option_of_language(language: Language) -> str:
+    """Return what to type to compare BM25 of another language; built indexes are kept."""
+    return f"add --language {language.name}, and choose another --output"
+
+
 class Bm25(BuiltIndex):
     """BM25 of the corpus."""
 
     def __init__(self, name: str, inputs: SharedInputs) -> None:
         super().__init__(name, inputs, str(inputs.folder / "indexes" / name))
+        self.command_of = option_of_language
 
     def prepare(self) -> None:
         """Build the index, unless that is done."""

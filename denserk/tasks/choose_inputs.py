@@ -3,8 +3,9 @@
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from denserk.config.candidate_expressions import (
@@ -18,7 +19,8 @@ from denserk.config.candidate_expressions import (
     parse_candidate,
 )
 from denserk.config.choosing import ChooseSettings
-from denserk.config.encoding import ServerSettings, is_served, refuse_server
+from denserk.config.encoding import PUBLISHED, ServerSettings, is_served, refuse_server
+from denserk.config.formats import CorpusSettings
 from denserk.config.formats import Kind as FileKind
 from denserk.config.options import reject_given
 from denserk.config.retrieval import Bm25Settings
@@ -28,10 +30,11 @@ from denserk.evaluation.measures import Measure, is_mean, needs_subtopics, parse
 from denserk.evaluation.results import Grades
 from denserk.index.folder import is_vector_folder, read_index_manifest
 from denserk.io.blocks import texts_sha256
+from denserk.io.corpus import read_passages, with_used_fields
 from denserk.io.detection import detect_run_or_qrels
 from denserk.io.manifest import Kind, beside, file_sha256, read_any_manifest
 from denserk.io.model_files import can_be_on_hub, find_model, look_for_model
-from denserk.io.near_paths import no_such_path
+from denserk.io.near_paths import did_you_mean, near_names, no_such_path
 from denserk.io.qrels import read_qrels_map
 from denserk.io.short_texts import first_names, with_single_spaces
 from denserk.io.topics import read_queries
@@ -87,9 +90,14 @@ def deciding_measure(text: str) -> Measure:
 def parse_candidates(settings: ChooseSettings) -> list[Candidate]:
     """Parse the candidates; raise a UsageError for one alone, and for a name given twice."""
     candidates = [_parse(text) for text in settings.expressions]
+    near_retrievers: list[str] = []
+    for name in _names_of_candidates(candidates):
+        _refuse_misspelled(name)
+        near_retrievers += _near_retrievers(name)
     if len(candidates) < 2:
         message = f"one candidate, {candidates[0].label}: there is nothing to choose from"
-        raise UsageError(message, "give --candidates twice or more")
+        hint = "give --candidates twice or more"
+        raise UsageError(message, did_you_mean(near_retrievers, hint))
     labels = [candidate.label for candidate in candidates]
     for candidate in candidates:
         if labels.count(candidate.label) > 1:
@@ -110,6 +118,30 @@ def _parse(text: str) -> Candidate:
         label = HIDDEN_ENDINGS.sub("", Path(expression.name).name)
         return Candidate(label, expression)
     return candidate
+
+
+def _refuse_misspelled(name: str) -> None:
+    """Raise a UsageError for a list between commas, and for a name like bm25, which no model has.
+
+    The names of models that are like others are looked up first.
+    """
+    if is_served(name) or Path(name).exists():
+        return
+    if "," in name:
+        options = " ".join(f"--candidates {part}" for part in name.split(",") if part)
+        message = f"--candidates {name}: one retriever is expected, not a list between commas"
+        raise UsageError(message, f"repeat the option: {options}")
+    near_retrievers = _near_retrievers(name)
+    if BM25 in near_retrievers:
+        message = f"--candidates {name}: no such retriever"
+        raise UsageError(message, did_you_mean(near_retrievers, EXAMPLES))
+
+
+def _near_retrievers(name: str) -> list[str]:
+    """Return bm25 and the short names of models that are like a name, but for that name."""
+    if name in (BM25, *PUBLISHED) or "/" in name or Path(name).exists():
+        return []
+    return near_names(name.lower(), [BM25, *PUBLISHED])
 
 
 def check_names(expression: Expression, settings: ChooseSettings) -> None:
@@ -310,6 +342,14 @@ class JudgedQueries:
                 rows.append([query.qid, docid, str(grade)])
         return texts_sha256(rows)
 
+    @cached_property
+    def relevant_docids(self) -> set[str]:
+        """The ids of the passages that are relevant for a query."""
+        docids: set[str] = set()
+        for grades in self.judgments.values():
+            docids.update(docid for docid, grade in grades.items() if grade > 0)
+        return docids
+
 
 def read_judged_queries(topics: str, qrels: str, settings: ChooseSettings) -> JudgedQueries:
     """Return the topics that qrels judge, in the order of their ids.
@@ -361,6 +401,37 @@ def check_relevant_passages(queries: JudgedQueries) -> None:
         logger.warning(
             f"{queries.qrels} judges no passage relevant for {len(unanswerable_qids):,} of the "
             f"{count:,} queries ({first_names(unanswerable_qids)}); they count as 0"
+        )
+
+
+def check_judged_passages(
+    source: str, corpus: CorpusSettings, judged_queries: Iterable[JudgedQueries]
+) -> None:
+    """Raise a MismatchError for qrels none of whose relevant passages is in the corpus.
+
+    The corpus is read until all qrels have a relevant passage in it, and to its end only if one of
+    them has none.
+    """
+    not_found = [queries for queries in judged_queries if queries.relevant_docids]
+    example_docid = None
+    for passage in read_passages(source, with_used_fields(source, corpus)):
+        if example_docid is None:
+            example_docid = passage.docid
+        not_found = [
+            queries for queries in not_found if passage.docid not in queries.relevant_docids
+        ]
+        if not not_found:
+            return
+        stem, _, _ = passage.docid.rpartition(".")
+        for queries in not_found:
+            if stem in queries.relevant_docids:
+                example_docid = passage.docid  # an example that shows what the judgments lack
+    for queries in not_found:
+        raise MismatchError(
+            f"{source} has no passage that {queries.qrels} judges relevant: its passages are such "
+            f"as {example_docid!r}, judgments are of passages such as "
+            f"{min(queries.relevant_docids)!r}",
+            "are these ids of the same corpus? The id of a text file has its subfolder and ending",
         )
 
 
@@ -451,6 +522,7 @@ def read_run_files(
     for run_file in run_files.values():
         run_file.prepare()
         run_file.check_queries([query.qid for query in queries.queries], queries.qrels)
+        run_file.warn_of_unjudged_hits(queries.judgments)
         if test_queries is not None:
             _refuse_shared_ids(run_file.path, queries, test_queries)
             test_qids = [query.qid for query in test_queries.queries]

@@ -37,6 +37,8 @@ def test_what_is_decided(choice):
 
 def test_what_would_decide(choice):
     assert "about 450 more queries" in undecided_sentence(OPEN, choice)
+    rough = undecided_sentence(replace(OPEN, needed_queries=179, is_rough=True), choice)
+    assert rough.startswith("very roughly 130 more queries")
     assert "a few more" in undecided_sentence(replace(OPEN, needed_queries=50), choice)
     assert "too few queries" in undecided_sentence(replace(OPEN, needed_queries=None), choice)
     equal = replace(OPEN, difference=0.0, needed_queries=None)

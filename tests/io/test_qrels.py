@@ -95,3 +95,21 @@ def test_a_name_of_a_file_with_white_space(lines, name, tmp_path):
     with pytest.raises(InputError) as caught:
         list(read_qrels(str(tmp_path / "qrels.txt")))
     assert name.replace(" ", "%20") in caught.value.hint
+
+
+@pytest.mark.parametrize("text", ["a boat", "cat in house", "what is a red boat", "a b c d e f g"])
+def test_queries_are_said_to_be_queries(tmp_path, text):
+    """However many words they have, also as many as a judgment or a run has columns."""
+    path = tmp_path / "queries.tsv"
+    path.write_text(f"q1\t{text}\n")
+    with pytest.raises(InputError, match="found 2 columns") as error:
+        list(read_qrels(path))
+    assert "exchange topics and qrels" in str(error.value.hint)
+
+
+@pytest.mark.parametrize("line", ["q1\td1 1", "q1\t0 d1 1", "q1 0 d1\t1"])
+def test_judgments_may_mix_tabs_and_blanks(tmp_path, line):
+    path = tmp_path / "qrels.txt"
+    path.write_text(f"{line}\n")
+    [qrel] = read_qrels(path)
+    assert (qrel.qid, qrel.docid, qrel.relevance) == ("q1", "d1", 1)

@@ -364,6 +364,36 @@ def test_bm25_is_indexed_in_the_language_of_the_corpus(tmp_path, monkeypatch):
         denserk.choose(corpus, topics, qrels, output="ger", resume=True, **options)
 
 
+def test_queries_without_hits_are_one_warning_that_names_the_language(tmp_path, caplog):
+    """Of several blocks; the option is that of `choose`, whose folder keeps an index."""
+    corpus = {f"d{n}": f"Gärten und Dörfer {n}" for n in range(4)}
+    topics = {f"q{n}": f"Häuser {n + 10}" for n in range(4)}
+    qrels = {f"q{n}": {f"d{n}": 1} for n in range(4)}
+    run_in_memory = {f"q{n}": {f"d{n}": 1.0} for n in range(4)}
+    candidates = {"bm25": "bm25", "mine": run_in_memory}
+    output = tmp_path / "choice"
+    denserk.choose(corpus, topics, qrels, output=output, candidates=candidates, block_size=2)
+    [warning] = [record.message for record in caplog.records if "no hits" in record.message]
+    assert warning.startswith("2 queries have no hits in bm25")
+    assert "add --language german" in warning
+
+
+def test_a_rough_number_of_queries_is_said_to_be_rough(tmp_path):
+    """One query of forty differs, so that little is known of the others."""
+    corpus = {f"d{n}": "a text" for n in range(41)}
+    topics = {f"q{n}": f"query {n}" for n in range(40)}
+    qrels = {f"q{n}": {f"d{n}": 1} for n in range(40)}
+    good = {f"q{n}": {f"d{n}": 1.0} for n in range(40)}
+    other = {**good, "q0": {"d40": 1.0}}
+    candidates = {"good": good, "other": other}
+    choice = denserk.choose(
+        corpus, topics, qrels, output=tmp_path / "choice", candidates=candidates
+    )
+    [difference] = choice.undecided
+    assert difference.is_rough
+    assert undecided_sentence(difference, choice).startswith("very roughly")
+
+
 def test_options_of_bm25_need_it_among_the_candidates(settings):
     with pytest.raises(UsageError, match="--language: no candidate is bm25"):
         choose(settings("good.trec", "bad.trec"), bm25=Bm25Settings(language="german"))
@@ -536,6 +566,31 @@ def test_what_cannot_be_compared(settings, tmp_path, candidates, options, messag
     with pytest.raises(DenserkError, match=message):
         choose(settings(*candidates, **options))
     assert not (tmp_path / "choice").exists()
+
+
+@pytest.mark.parametrize(
+    ("candidates", "proposal"),
+    [
+        (["bm52"], "did you mean bm25"),
+        (["good.trec", "BM25"], "did you mean bm25"),
+        (["good.trec", "x=bm52+model"], "did you mean bm25"),
+        (["minlm"], "did you mean minilm"),
+        (["bm25,minilm"], "--candidates bm25 --candidates minilm"),
+        (["good.trec", "bm25,model"], "--candidates bm25 --candidates model"),
+    ],
+)
+def test_a_misspelled_candidate_brings_the_right_one(settings, candidates, proposal):
+    with pytest.raises(UsageError) as error:
+        choose(settings(*candidates))
+    assert proposal in str(error.value.hint)
+
+
+def test_a_file_whose_name_is_like_a_retriever_is_a_candidate(settings, tmp_path, monkeypatch):
+    (tmp_path / "bm25,a.trec").write_text(Path("good.trec").read_text())
+    (tmp_path / "bm2").write_text(Path("bad.trec").read_text())
+    parsed = settings(str(tmp_path / "bm25,a.trec"), "bm2")
+    monkeypatch.chdir(tmp_path)
+    assert [candidate.label for candidate in parse_candidates(parsed)] == ["bm25,a", "bm2"]
 
 
 def test_topics_without_judgments(settings, tmp_path):
@@ -782,9 +837,53 @@ def test_queries_without_a_relevant_passage(settings, tmp_path, caplog):
 def test_training_judgments_of_another_corpus(settings, tmp_path):
     (tmp_path / "train.txt").write_text("q41 0 nowhere 1\n")
     options = {"train_qrels": str(tmp_path / "train.txt")}
-    with pytest.raises(MismatchError) as error:
+    with pytest.raises(MismatchError, match=r"train.txt judges.*'p0'.*'nowhere'"):
         choose(settings("finetune:model", "good.trec", **options))
-    assert "train.txt judges passages of corpus.jsonl" in str(error.value.hint)
+    assert not (tmp_path / "choice").exists()
+
+
+@pytest.mark.parametrize("option", ["qrels", "test_qrels"])
+def test_judgments_of_another_corpus(settings, tmp_path, option):
+    """An error before anything is built, unless one relevant passage is in the corpus."""
+    lines = [f"q{n} 0 x{n} 1\nq{n} 0 p{n} 0\n" for n in range(50, 59)]
+    qrels = tmp_path / "qrels.txt"
+    qrels.write_text("".join(lines))
+    with pytest.raises(MismatchError, match=r"'p0'.*'x50'"):
+        choose(settings("bm25", "good.trec", **{option: str(qrels)}))
+    assert not (tmp_path / "choice").exists()
+    qrels.write_text("".join([*lines, "q59 0 p59 1\n"]))
+    choose(settings("bm25", "good.trec", **{option: str(qrels)}))
+
+
+def test_judgments_without_the_endings_of_files(settings, tmp_path):
+    folder = tmp_path / "docs/bicycle"
+    folder.mkdir(parents=True)
+    (folder.parent / "about.txt").write_text("the moon")
+    for n in range(40):
+        (folder / f"{n}.txt").write_text(f"the red boat {n}")
+    qrels = tmp_path / "qrels.txt"
+    qrels.write_text("".join(f"q{n} 0 bicycle/{n} 1\n" for n in range(5, 40)))
+    options = {"corpus": str(folder.parent), "qrels": str(qrels)}
+    with pytest.raises(MismatchError, match=r"'bicycle/\d+\.txt'"):
+        choose(settings("bm25", "good.trec", **options))
+
+
+def test_an_unfinished_comparison_is_resumed_without_the_corpus(settings, tmp_path):
+    shutil.copy("corpus.jsonl", tmp_path / "corpus.jsonl")
+    options = {"corpus": str(tmp_path / "corpus.jsonl")}
+    candidates = ("bm25", "good.trec", "copy.trec")
+    choose(settings(*candidates, budget="0s", **options))
+    choice = choose(settings(*candidates, resume=True, **options))
+    assert choice.outcome is not Outcome.BUDGET
+
+
+def test_existing_hits_of_another_corpus_are_a_warning(settings, tmp_path, caplog):
+    other = tmp_path / "other.trec"
+    other.write_text("".join(f"q{n} Q0 p{n}.txt 1 1.0 run\n" for n in range(40)))
+    choose(settings("good.trec", "bad.trec", str(other)))
+    [warning] = [record.message for record in caplog.records if "same corpus" in record.message]
+    assert warning.startswith(f"{other}: ")
+    assert ".txt'" in warning
 
 
 def test_topics_that_are_read_twice_are_files(settings):
@@ -800,6 +899,21 @@ def test_names_in_python_are_names(settings, tmp_path, name):
         denserk.choose(
             "corpus.jsonl", "queries.tsv", "qrels.txt", output=tmp_path / "choice", candidates=runs
         )
+
+
+def test_a_call_that_fails_at_once_leaves_no_inputs(settings, tmp_path):
+    settings()
+    qrels = {f"q{n}": {f"x{n}": 1} for n in range(40)}
+    output = tmp_path / "choice"
+    candidates = ["bm25", "good.trec"]
+    with pytest.raises(MismatchError):
+        denserk.choose("corpus.jsonl", "queries.tsv", qrels, output=output, candidates=candidates)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "choice.inputs").mkdir()
+    (tmp_path / "choice.inputs/note").touch()
+    with pytest.raises(MismatchError):
+        denserk.choose("corpus.jsonl", "queries.tsv", qrels, output=output, candidates=candidates)
+    assert (tmp_path / "choice.inputs/note").exists()
 
 
 def test_the_python_function_takes_runs_in_memory(collection, tmp_path):
