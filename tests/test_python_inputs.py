@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import denserk
-from denserk.errors import DenserkError, MismatchError
+from denserk.errors import DenserkError, MismatchError, UsageError
 from tests.support.toy import PASSAGES, QRELS, QUERIES
 
 pd = pytest.importorskip("pandas")
@@ -250,6 +250,34 @@ def test_texts_for_an_index_without_a_model_ask_for_one(toy):
         bm25.search("moon", model="minilm")
     with pytest.raises(DenserkError, match="BM25"):
         bm25.search(np.ones((1, 4), np.float32))
+
+
+ABSENT_TOPICS = ["querys.tsv", "topics.JSONL.gz", "a/b.json", "t.txt", "t.csv", "t.xml"]
+
+
+@pytest.mark.parametrize("name", ABSENT_TOPICS)
+def test_the_name_of_an_absent_file_of_topics_is_no_query(toy, monkeypatch, name):
+    pytest.importorskip("bm25s")
+    monkeypatch.chdir(toy)
+    index = denserk.BM25.build(toy / "corpus.jsonl")
+    with pytest.raises(UsageError, match="no such file") as caught:
+        index.search(name)
+    assert ("did you mean queries.tsv?" in str(caught.value.hint)) == (name == "querys.tsv")
+    assert f'["{name}"]' in str(caught.value.hint)
+    assert list(index.search([name])) == ["0"]
+    assert list(index.search(f"{name} moon")) == ["0"]
+    assert list(index.search("queries.tsv")) == list(QUERIES)
+
+
+def test_the_name_of_a_data_set_is_its_queries(toy, monkeypatch):
+    pytest.importorskip("bm25s")
+    data_set = toy / "datasets" / "moons"
+    data_set.mkdir(parents=True)
+    (data_set / "queries.jsonl").write_text('{"_id": "q7", "text": "moon"}\n')
+    monkeypatch.chdir(toy)
+    index = denserk.BM25.build(toy / "corpus.jsonl")
+    assert list(index.search("beir:moons")) == ["q7"]
+    assert list(index.search("beir: moons")) == ["0"]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

@@ -8,8 +8,22 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 import numpy as np
 
-from denserk.api.inputs import Texts, TextsLike, Vectors, is_path, path_text, stored_inputs
-from denserk.api.options import EncodeOptions, EncoderOptions, EncodeToOptions, PathName
+from denserk.api.inputs import (
+    FIELD_OPTIONS,
+    Texts,
+    TextsLike,
+    Vectors,
+    is_path,
+    path_text,
+    stored_inputs,
+)
+from denserk.api.options import (
+    EncodeOptions,
+    EncoderOptions,
+    EncodeToOptions,
+    NoOptions,
+    PathName,
+)
 from denserk.api.signatures import ENCODE, ENCODE_TO, ENCODER, documented, model_options
 from denserk.config.encoding import DtypeChoice, EncodeSettings, ServerSettings
 from denserk.config.formats import CorpusSettings
@@ -140,20 +154,23 @@ class Encoder:
         refuse_difference(first_difference(comparisons), self.name)
         return sum(len(comparison.texts) for comparison in comparisons)
 
-    def encode_queries(self, queries: "Texts") -> Vectors:
+    def encode_queries(self, queries: "Texts", **options: Unpack[NoOptions]) -> Vectors:
         """Encode one query to (D,), or N queries to (N, D), float32.
 
         Queries are a text, a list, a dict of texts by id, a list of dicts with `query` or `text`,
         or a DataFrame; the vectors are in their order. `encode_to` reads files.
         """
         encoder = self.any_encoder
+        _refuse_options("Encoder.encode_queries", options)
         records = read_query_texts(queries)
         with track("encoding queries", len(records), "queries") as progress:
             vectors = _encode_records(encoder, "query", records, progress.advance)
         self._refuse_non_finite(vectors, "query")
         return np.asarray(vectors[0]) if is_single(queries, QUERIES) else vectors
 
-    def encode_passages(self, passages: "Texts | Mapping[str, Any]") -> Vectors:
+    def encode_passages(
+        self, passages: "Texts | Mapping[str, Any]", **options: Unpack[NoOptions]
+    ) -> Vectors:
         """Encode one passage to (D,), or N to (N, D), float32; (N, S, D) for multi-vector models.
 
         Passages are texts, or mappings with `text`, `title` and other fields: one, a list, a dict
@@ -161,6 +178,7 @@ class Encoder:
         `text` has an id or a title, too: without, it might be texts by id. `encode_to` reads files.
         """
         encoder = self.any_encoder
+        _refuse_options("Encoder.encode_passages", options)
         records = read_passage_texts(passages)
         with track("encoding passages", len(records), "passages") as progress:
             vectors = _encode_records(encoder, "passage", records, progress.advance)
@@ -194,6 +212,16 @@ class Encoder:
             row = int(np.argmin(is_finite))
             message = f"{self.name} encodes {side} {row} (from 0) to a vector that is not finite"
             raise ModelError(message, "check its weights, or encode with dtype='float32'")
+
+
+def _refuse_options(function: str, options: Mapping[str, Any]) -> None:
+    """Raise a UsageError for the options of a function that takes none."""
+    if not options:
+        return
+    hint = "give the options of the model to Encoder.load"
+    if not options.keys().isdisjoint(FIELD_OPTIONS):
+        hint = 'give the column of the texts, frame["NAME"], or encode_to a folder, corpus=frame'
+    raise UsageError(f"{function} takes no option {', '.join(options)}", hint)
 
 
 def _load(name: str, typed: Mapping[str, Any]) -> "AnyEncoder":

@@ -24,13 +24,17 @@ from denserk.config.formats import CorpusFormat, QrelsFormat, RunFormat, TopicsF
 from denserk.config.options import NOTHING
 from denserk.errors import DenserkError, UsageError
 from denserk.io.corpus import write_passages
+from denserk.io.data_sets import BEIR, IRDS
 from denserk.io.exclusions import Exclusions, read_exclusions
 from denserk.io.files import ScratchRecords, write_lines
 from denserk.io.json_records import write_objects
+from denserk.io.near_paths import no_such_path
 from denserk.io.outputs import scratch_folder
 from denserk.io.qrels import read_qrels_map, write_qrels
 from denserk.io.run_lookup import RunByQuery, RunInMemory
 from denserk.io.runs import RunLookup, read_run_scores
+from denserk.io.tables import HUB
+from denserk.io.text_files import is_named
 from denserk.io.topics import read_queries, write_queries
 from denserk.io.versions import reading
 from denserk.python_inputs import (
@@ -63,6 +67,10 @@ VectorsLike: TypeAlias = "NDArray[Any] | Tensor"
 
 # Options that name the fields of a corpus.
 FIELD_OPTIONS = ("id_field", "docid_field", "text_field", "title_field")
+# Endings of files of topics, perhaps with .gz behind: a text that ends so is a path.
+TOPICS_ENDINGS = (".tsv", ".jsonl", ".json", ".txt", ".csv", ".xml")
+# What the names of data sets begin with.
+DATA_SETS = (IRDS, BEIR, HUB)
 # A temporary file behind the path of its folder: the group is the argument that it was made of.
 TEMPORARY_NAME = r"/([\w-]+)[^\s:,;)]*"
 
@@ -243,11 +251,48 @@ def read_qrels_of(qrels: Any, argument: str) -> list[Qrel]:
 
 
 def read_topics_of(queries: Any) -> list[Query]:
-    """Return queries of a file, or of objects in memory; a text that is no file is a query."""
-    is_file = isinstance(queries, str) and os.path.exists(queries)  # noqa: PTH110 - any text
-    if is_file or isinstance(queries, PathLike):
+    """Return queries of a file or data set, or of objects in memory; another text is a query.
+
+    A text that is like the name of an absent file of topics is a UsageError.
+    """
+    if isinstance(queries, PathLike) or (isinstance(queries, str) and _names_topics(queries)):
         return list(read_queries(str(queries)))
+    if isinstance(queries, str) and _is_like_topics_file(queries):
+        raise no_such_path(
+            queries,
+            f"queries: {queries} is named as a file of topics, and there is no such file",
+            f'["{queries}"] searches with it as a text',
+        )
     return read_queries_of(queries)
+
+
+def _names_topics(text: str) -> bool:
+    """Return whether a text is the path of a file or folder that exists, or names a data set.
+
+    >>> _names_topics("beir:scifact/test")
+    True
+    >>> _names_topics("irds: the data sets of a library")
+    False
+    """
+    if os.path.exists(text):  # noqa: PTH110 - any text
+        return True
+    return _is_one_word(text) and text.startswith(DATA_SETS)
+
+
+def _is_like_topics_file(text: str) -> bool:
+    """Return whether a text is like the name of a file of topics.
+
+    >>> _is_like_topics_file("queries.tsv")
+    True
+    >>> _is_like_topics_file("what is in queries.tsv")
+    False
+    """
+    return _is_one_word(text) and is_named(text, *TOPICS_ENDINGS)
+
+
+def _is_one_word(text: str) -> bool:
+    """Return whether a text has no white space, and is not empty."""
+    return text.split() == [text]
 
 
 def read_exclusions_of(exclude: Any) -> Exclusions:

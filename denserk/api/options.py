@@ -228,6 +228,10 @@ class EncoderOptions(
     """Options of `Encoder.load`."""
 
 
+class NoOptions(TypedDict):
+    """The options of a function that has none."""
+
+
 class EncodeToOptions(ShardOptions, ResumeOptions, CorpusOptions, total=False):
     """Options of `Encoder.encode_to`."""
 

@@ -65,6 +65,8 @@ CALLS: dict[str, Call] = {
     "encode numbers": lambda s: s.model.encode_queries([1.5, 2.5]),
     "encode nothing": lambda s: s.model.encode_passages(None),
     "encode a path": lambda s: s.model.encode_passages(Path("corpus.jsonl")),
+    "encode passages of a named field": lambda s: s.model.encode_passages(CORPUS, text_field="x"),
+    "encode queries with an option": lambda s: s.model.encode_queries("moon", max_length=7),
     "encode a list of lists": lambda s: s.model.encode_passages([["moon"]]),
     "encode to without texts": lambda s: s.model.encode_to(s.folder / "v"),
     "encode to with both": lambda s: s.model.encode_to(s.folder / "v", corpus=CORPUS, topics=[]),
