@@ -94,7 +94,7 @@ def test_a_name_of_a_file_with_white_space(lines, name, tmp_path):
     (tmp_path / "qrels.txt").write_text(f"{lines}q1 0 {name} 1\n")
     with pytest.raises(InputError) as caught:
         list(read_qrels(str(tmp_path / "qrels.txt")))
-    assert name.replace(" ", "%20") in caught.value.hint
+    assert name.replace(" ", "%20") in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("text", ["a boat", "cat in house", "what is a red boat", "a b c d e f g"])

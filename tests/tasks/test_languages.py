@@ -150,4 +150,4 @@ def test_languages_by_their_own_names(name, language):
 def test_a_misspelled_language_is_suggested(name, language):
     with pytest.raises(UsageError) as caught:
         find_language(name)
-    assert caught.value.hint.startswith(f"did you mean {language}?")
+    assert str(caught.value.hint).startswith(f"did you mean {language}?")
