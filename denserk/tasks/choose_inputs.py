@@ -426,7 +426,8 @@ def check_judged_passages(
         for queries in not_found:
             if stem in queries.relevant_docids:
                 example_docid = passage.docid  # an example that shows what the judgments lack
-    for queries in not_found:
+    if not_found:
+        queries = not_found[0]
         raise MismatchError(
             f"{source} has no passage that {queries.qrels} judges relevant: its passages are such "
             f"as {example_docid!r}, judgments are of passages such as "
