@@ -444,14 +444,16 @@ def _refuse_options_of_generated(settings: ConversionSettings) -> None:
 def _detect_kind(source: str, target: str, settings: ConversionSettings) -> Kind:
     """Return the kind of a source: a corpus if its fields are named, or else what it looks like.
 
-    Options that only a corpus has make it one, too, unless the content says that it is none.
+    Options that only a corpus has make it one, too, unless its content or its name says that it is
+    none.
     """
     fields = (settings.id_field, settings.text_field, settings.title_field)
     names_fields = any(field is not None for field in fields)
     if names_fields and settings.corpus is None:  # else they may be the fields of --corpus
         return Kind.CORPUS
     corpus_options = (settings.split_words, settings.split_sentences, settings.expansions)
-    if any(value is not None for value in corpus_options):
+    is_named_otherwise = kind_of_name(source) not in (None, Kind.CORPUS)
+    if any(value is not None for value in corpus_options) and not is_named_otherwise:
         kinds = set() if source == STREAM else possible_kinds(source)
         if not kinds or Kind.CORPUS in kinds:
             return Kind.CORPUS

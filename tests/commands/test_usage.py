@@ -36,11 +36,11 @@ def files(toy, monkeypatch):
         # files
         ("convert nothing.tsv out", 2, "nothing.tsv: no such file"),
         ("convert - out", 2, "add --kind with one of corpus, queries"),
-        ("convert corpus.jsonl -", 2, "add --to with one of anserini, beir, tevatron"),
+        ("convert corpus.jsonl -", 2, "add --kind corpus --to beir, or another format: anserini"),
         ("convert two out", 2, "could hold corpus or queries"),
         ("convert three out", 2, "add --kind with one of qrels, run, training"),
         ("convert two out --kind corpus --to trec", 2, "--to trec: no such"),
-        ("convert two c.jsonl --kind corpus", 2, "any of several formats"),
+        ("convert two c --kind corpus", 2, "any of several formats"),
         ("convert two two", 2, "two is both input and output"),
         ("convert corpus.jsonl out --kind qrels --to trec", 1, "corpus.jsonl, line 1: found"),
         ("eval good.trec", 2, "no qrels file given"),

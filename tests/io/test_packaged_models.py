@@ -78,6 +78,7 @@ def test_the_cache_comes_first(package, tmp_path, caplog, capsys):
 
 def test_a_folder_of_the_name_comes_first(package, tmp_path, monkeypatch):
     (tmp_path / "minilm").mkdir()
+    (tmp_path / "minilm" / "config.json").write_text("{}")  # it holds a model
     monkeypatch.chdir(tmp_path)
     name, folder = find_model("minilm")
     assert (name, folder.resolve()) == ("minilm", tmp_path / "minilm")

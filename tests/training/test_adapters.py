@@ -108,6 +108,7 @@ def test_settings_of_adapters_are_compared_and_checked(tiny, train, tmp_path, de
     status, printed = denserk("finetune", options, "--lora", "2", "--resume")
     assert status == 1
     assert "adapters.lora_alpha was 8, now None" in printed
+    options["output"] = tmp_path / "other"
     status, printed = denserk("finetune", options, *flags, "--set", "lora-targets=x")
     assert status == 2
     assert "--set lora-targets: " in printed
