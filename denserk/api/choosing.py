@@ -44,12 +44,12 @@ def choose(
     """
     output_name = path_text(output, "output")
     inputs = Path(f"{output_name}.inputs")
-    with removed_unless_begun(inputs, Path(output_name)):
+    with removed_unless_started(inputs, Path(output_name)):
         return _choose(corpus, topics, qrels, output_name, candidates, inputs, options)
 
 
 @contextmanager
-def removed_unless_begun(inputs: Path, output: Path) -> Iterator[None]:
+def removed_unless_started(inputs: Path, output: Path) -> Iterator[None]:
     """Context manager that removes new inputs if an error leaves no choice in the output folder."""
     were_there = inputs.exists()
     try:

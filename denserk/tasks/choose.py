@@ -284,7 +284,7 @@ def _builds_from_corpus(systems: Sequence[System]) -> bool:
 
 
 def _is_resumed(settings: ChooseSettings) -> bool:
-    """Return whether an earlier call has checked the inputs and begun."""
+    """Return whether an earlier call has checked the inputs and started."""
     return settings.resume and beside(settings.output).is_file()
 
 

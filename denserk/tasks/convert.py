@@ -447,17 +447,34 @@ def _detect_kind(source: str, target: str, settings: ConversionSettings) -> Kind
     Options that only a corpus has make it one, too, unless its content or its name says that it is
     none.
     """
-    fields = (settings.id_field, settings.text_field, settings.title_field)
-    names_fields = any(field is not None for field in fields)
-    if names_fields and settings.corpus is None:  # else they may be the fields of --corpus
+    # with --corpus they may be the fields of that one
+    if _names_fields(settings) and settings.corpus is None:
         return Kind.CORPUS
-    corpus_options = (settings.split_words, settings.split_sentences, settings.expansions)
-    is_named_otherwise = kind_of_name(source) not in (None, Kind.CORPUS)
-    if any(value is not None for value in corpus_options) and not is_named_otherwise:
-        kinds = set() if source == STREAM else possible_kinds(source)
-        if not kinds or Kind.CORPUS in kinds:
-            return Kind.CORPUS
+    if _has_options_of_corpus(settings) and _may_be_corpus(source):
+        return Kind.CORPUS
     return detect_kind(source, target)
+
+
+def _names_fields(settings: ConversionSettings) -> bool:
+    """Return whether fields of a corpus are named."""
+    fields = (settings.id_field, settings.text_field, settings.title_field)
+    return any(field is not None for field in fields)
+
+
+def _has_options_of_corpus(settings: ConversionSettings) -> bool:
+    """Return whether an option is given that only a corpus has."""
+    options = (settings.split_words, settings.split_sentences, settings.expansions)
+    return any(value is not None for value in options)
+
+
+def _may_be_corpus(source: str) -> bool:
+    """Return whether neither the name nor the content of a source says that it is no corpus."""
+    if kind_of_name(source) not in (None, Kind.CORPUS):
+        return False
+    if source == STREAM:
+        return True
+    kinds = possible_kinds(source)
+    return not kinds or Kind.CORPUS in kinds
 
 
 def _target_kind_of_generated(target: str, settings: ConversionSettings) -> Kind:
