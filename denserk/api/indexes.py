@@ -241,13 +241,14 @@ class Index:
         reads the corpus that the index was made of, or `corpus`, and copies it to a temporary file.
         A UsageError says which corpus is not there.
         """
-        wanted = [docids] if isinstance(docids, str) else list(docids)
-        passages = self._passages_of(None if corpus is None else path_text(corpus, "corpus"))
-        found = {}
-        for docid, passage in zip(wanted, passages.get(wanted), strict=True):
+        listed_docids = [docids] if isinstance(docids, str) else list(docids)
+        corpus_name = None if corpus is None else path_text(corpus, "corpus")
+        passages = self._passages_of(corpus_name).get(listed_docids)
+        fields_by_docid = {}
+        for docid, passage in zip(listed_docids, passages, strict=True):
             if passage is not None:
-                found[docid] = {"title": passage.title, "text": passage.text}
-        return found
+                fields_by_docid[docid] = {"title": passage.title, "text": passage.text}
+        return fields_by_docid
 
     def _passages_of(self, corpus: str | None) -> "Passages":
         """Return the passages of a corpus, by default that of the index; it is read once."""

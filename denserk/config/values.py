@@ -218,6 +218,12 @@ def unknown_name(noun: str, name: str, names: Iterable[str], hint: str) -> Usage
     return UsageError(f"no {noun} is called {name!r}", hint)
 
 
-def near_names(name: str, names: Iterable[str]) -> list[str]:
-    """Return up to three names that are like a wrong one, the nearest first."""
-    return get_close_matches(name, names, n=3, cutoff=0.4)
+def near_names(name: str, names: Iterable[str], likeness: float = 0.4) -> list[str]:
+    """Return up to three names that are like a wrong one, the nearest first.
+
+    `likeness` is the least that counts, from 0 to 1.
+
+    >>> near_names("bm52", ["bm25", "minilm"], likeness=0.7)
+    ['bm25']
+    """
+    return get_close_matches(name, list(names), n=3, cutoff=likeness)

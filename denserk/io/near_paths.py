@@ -3,12 +3,11 @@
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 
+from denserk.config.values import near_names
 from denserk.errors import UsageError
 
-MOST_NAMES = 2
 LIKENESS = 0.7  # of two names, from 0 to 1
 
 
@@ -18,22 +17,13 @@ def near_paths(path: str | Path) -> list[str]:
     names: list[str] = []
     with suppress(OSError):  # no such folder, or one that cannot be read
         names = sorted(neighbour.name for neighbour in absent_path.parent.iterdir())
-    names_like_it = near_names(absent_path.name, names)
+    names_like_it = near_names(absent_path.name, names, LIKENESS)
     return [os.fspath(absent_path.with_name(name)) for name in names_like_it]
-
-
-def near_names(name: str, names: Iterable[str]) -> list[str]:
-    """Return the names that are like one.
-
-    >>> near_names("bm52", ["bm25", "minilm"])
-    ['bm25']
-    """
-    return get_close_matches(name, list(names), n=MOST_NAMES, cutoff=LIKENESS)
 
 
 def near_models(model: str, short_names: Iterable[str]) -> list[str]:
     """Return the paths and the short names that are like that of an absent model."""
-    return near_paths(model) + near_names(model, short_names)
+    return near_paths(model) + near_names(model, short_names, LIKENESS)
 
 
 def did_you_mean(names: Iterable[str], hint: str | None = None) -> str | None:

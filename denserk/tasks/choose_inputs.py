@@ -24,6 +24,7 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.formats import Kind as FileKind
 from denserk.config.options import reject_given
 from denserk.config.retrieval import Bm25Settings
+from denserk.config.values import near_names
 from denserk.errors import MismatchError, UsageError
 from denserk.evaluation.evaluator import HIDDEN_ENDINGS
 from denserk.evaluation.measures import Measure, is_mean, needs_subtopics, parse_measures
@@ -34,7 +35,7 @@ from denserk.io.corpus import read_passages, with_used_fields
 from denserk.io.detection import detect_run_or_qrels
 from denserk.io.manifest import Kind, beside, file_sha256, read_any_manifest
 from denserk.io.model_files import can_be_on_hub, find_model, look_for_model
-from denserk.io.near_paths import did_you_mean, near_names, no_such_path
+from denserk.io.near_paths import LIKENESS, did_you_mean, no_such_path
 from denserk.io.qrels import read_qrels_map
 from denserk.io.short_texts import first_names, with_single_spaces
 from denserk.io.topics import read_queries
@@ -141,7 +142,7 @@ def _near_retrievers(name: str) -> list[str]:
     """Return bm25 and the short names of models that are like a name, but for that name."""
     if name in (BM25, *PUBLISHED) or "/" in name or Path(name).exists():
         return []
-    return near_names(name.lower(), [BM25, *PUBLISHED])
+    return near_names(name.lower(), [BM25, *PUBLISHED], LIKENESS)
 
 
 def check_names(expression: Expression, settings: ChooseSettings) -> None:
