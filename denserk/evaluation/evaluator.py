@@ -9,8 +9,10 @@ RR with a cutoff and Judged by passage id ascending.
 import logging
 import re
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import isfinite, isnan
 from pathlib import Path
 from statistics import fmean, stdev
@@ -322,14 +324,29 @@ def _mean_of_runs(name: str, runs: Sequence[RunResult]) -> RunResult:
         if len(runs) > 1:
             spread[measure] = stdev(summaries)
         per_query[measure] = _means_by_query([run.per_query[measure] for run in runs])
-    return replace(
-        runs[0],
+    ties: Counter[str] = Counter()
+    for run in runs:
+        ties.update(run.ties)
+    return RunResult(
         name=name,
         summary=summary,
         per_query=per_query,
+        missing=_in_any(run.missing for run in runs),
+        unjudged=_in_any(run.unjudged for run in runs),
+        ties=ties,
+        run_id=None if runs[0].run_id is None else name,
         seeds=tuple(runs),
         spread=spread,
     )
+
+
+def _in_any(qids_of_runs: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """Return the queries of any run, each once.
+
+    >>> _in_any([("q1", "q2"), ("q2", "q3")])
+    ('q1', 'q2', 'q3')
+    """
+    return tuple(dict.fromkeys(chain.from_iterable(qids_of_runs)))
 
 
 def _means_by_query(values_of_runs: Sequence[Values]) -> dict[str, float]:

@@ -109,9 +109,9 @@ def _draw_point(
 
 
 def _test_result(comparison: Comparison, run: str, measure: str) -> str:
-    """Return the p-value of a difference and its dagger; nothing for a run that was not tested."""
+    """Return the p-value of a difference and its dagger; nothing where there is none."""
     difference = comparison.differences.get(run, {}).get(measure)
-    if difference is None:
+    if difference is None or math.isnan(difference.corrected):
         return ""
     p = f"p={difference.corrected:.3f}"
     if difference.corrected < LEAST_P:

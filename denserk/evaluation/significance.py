@@ -60,19 +60,13 @@ def compare(
         )
     if baseline == PREVIOUS and baseline not in runs:
         baseline = "the previous run"
-    compared_measures = [str(measure) for measure in measures if is_mean(measure)]
+    compared_measures = _compared_measures(measures, baseline)
     if settings.correction is Correction.TUKEY:
         runs = _on_common_queries(runs, compared_measures)
     tests: list[_Test] = []
     for run, baseline_run in baseline_of.items():
         for measure in compared_measures:
-            sample = _paired_differences(runs[run][measure], runs[baseline_run][measure])
-            if systems is None:
-                _warn_of_equal_differences(sample, run, baseline_run, measure, settings)
-                p = p_value(sample, settings)
-            else:
-                p = seeds_p_value(systems[run], systems[baseline_run], measure, settings)
-            tests.append(_Test(run, baseline_run, measure, sample, p))
+            tests.append(_tested(run, baseline_run, measure, runs, settings, systems))
     if settings.correction is Correction.TUKEY:
         outcomes = _tukey_outcomes(tests, runs, settings)
     else:
@@ -85,6 +79,17 @@ def compare(
         differences[test.run][test.measure] = difference
     spread = {} if systems is None else _common_spreads(tests, systems)
     return Comparison(baseline, settings, differences, spread)
+
+
+def _compared_measures(measures: Sequence[Measure], baseline: str) -> list[str]:
+    """Return the measures that are means over queries; warn if there is none to compare."""
+    compared_measures = [str(measure) for measure in measures if is_mean(measure)]
+    if not compared_measures:
+        names = ", ".join(map(str, measures))
+        logger.warning(
+            f"--baseline {baseline}: {names}: counts and geometric means are not compared"
+        )
+    return compared_measures
 
 
 class _Test(NamedTuple):
@@ -104,6 +109,24 @@ class Outcome(NamedTuple):
     low: float  # of the interval
     high: float
     level: float  # of the t test whose power is stated for this test: see `power`
+
+
+def _tested(
+    run: str,
+    baseline: str,
+    measure: str,
+    runs: Mapping[str, PerQuery],
+    settings: ComparisonSettings,
+    systems: Mapping[str, RunResult] | None,
+) -> _Test:
+    """Test a run against its baseline by a measure."""
+    sample = _paired_differences(runs[run][measure], runs[baseline][measure])
+    if systems is None:
+        _warn_of_equal_differences(sample, run, baseline, measure, settings)
+        p = p_value(sample, settings)
+    else:
+        p = seeds_p_value(systems[run], systems[baseline], measure, settings)
+    return _Test(run, baseline, measure, sample, p)
 
 
 def baselines_of(runs: Sequence[str], baseline: str) -> dict[str, str]:

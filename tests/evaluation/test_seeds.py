@@ -121,3 +121,26 @@ def test_the_baseline_is_a_system(tmp_path, qrels):
     files = [write_run(tmp_path / "a-1.trec", ranks), write_run(tmp_path / "a-2.trec", ranks)]
     with pytest.raises(UsageError, match="the systems are a"):
         evaluate(files=[*files, qrels], seeds=True, baseline="b", measures=("RR@10",))
+
+
+def test_a_system_has_what_is_missing_and_tied_in_any_of_its_runs(tmp_path, qrels, capsys):
+    lines = ["q0 Q0 d0 1 1 t\n", "q0 Q0 x 2 1 t\n"]
+    (tmp_path / "a-1.trec").write_text("".join([*lines, "q9 Q0 d 1 1 t\n"]))
+    (tmp_path / "a-2.trec").write_text("".join([*lines, "q1 Q0 d1 1 1 t\n"]))
+    files = [str(tmp_path / "a-1.trec"), str(tmp_path / "a-2.trec"), qrels]
+    (system,) = compare(files, capsys)["runs"]
+    assert system["missing"] == [f"q{n}" for n in range(1, 8)]
+    assert system["unjudged"] == ["q9"]
+    assert system["tied_lines"] == 2
+
+
+def test_lines_have_the_deviation(tmp_path, qrels, capsys):
+    files = [
+        write_run(tmp_path / "a-1.trec", [1] * 8),
+        write_run(tmp_path / "a-2.trec", [2] * 8),
+        write_run(tmp_path / "b.trec", [2] * 8),
+    ]
+    evaluate(files=[*files, qrels], seeds=True, measures=("RR@10",), baseline="b", format="tsv")
+    assert "a\tRR@10:deviation\t0.3536" in capsys.readouterr().out.splitlines()
+    comparison = compare([*files, qrels], capsys, baseline="b")["comparison"]
+    assert comparison["test"] == "permutation"
