@@ -30,7 +30,10 @@ def draw(result: EvaluationResult, alpha: float) -> Any:
     Means have their intervals of level 1 - alpha.
     """
     note = f"Means over {len(result.queries):,} queries with their {1 - alpha:.0%} intervals"
-    comparison = "" if result.comparison is None else difference_note(result.comparison)
+    comparison = ""
+    if result.comparison is not None:
+        # the intervals of the plot are those of single runs, and are not corrected
+        comparison = difference_note(result.comparison, corrected="p")
     if _is_over_depths(result.measures):
         axes = draw_curves(result, alpha)
         # a dagger marks values, not points of a curve

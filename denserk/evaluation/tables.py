@@ -165,8 +165,8 @@ def format_value(measure: Measure, value: float, places: int = 4) -> str:
     return f"{value:.{places}f}"
 
 
-def difference_note(comparison: Comparison) -> str:
-    """Return what a dagger means."""
+def difference_note(comparison: Comparison, corrected: str = "p and interval") -> str:
+    """Return what a dagger means; `corrected` is what is shown of a corrected test."""
     settings = comparison.settings
     test = f"paired {settings.test} test"
     if settings.seeds:
@@ -177,7 +177,7 @@ def difference_note(comparison: Comparison) -> str:
         test = f"randomised Tukey HSD{_tukey_families(comparison)}"
     elif test_count > 1 and settings.correction is not Correction.NONE:
         name = settings.correction.capitalize()
-        correction = f"; {name} correction of p and interval for {test_count} tests"
+        correction = f"; {name} correction of {corrected} for {test_count} tests"
     level = f"p < {settings.alpha:g}"
     return f"{DAGGER} differs from {comparison.baseline} ({level}; {test}{correction})"
 
