@@ -5,9 +5,9 @@ from dataclasses import asdict
 from typing import Any
 
 from denserk.config.evaluation import ReportSettings
-from denserk.evaluation.inference import Gain, least_correlation
+from denserk.evaluation.prediction_powered import Gain, least_correlation
 from denserk.evaluation.results import (
-    Interval,
+    MeanInterval,
     PoweredDifference,
     PoweredMean,
     PredictedLabels,
@@ -109,7 +109,7 @@ def _gain_cells(mean: PoweredMean) -> list[Cell]:
     ]
 
 
-def _bounds(interval: Interval, number_format: str) -> str:
+def _bounds(interval: MeanInterval, number_format: str) -> str:
     """Return the bounds of an interval as text."""
     return f"{interval.low:{number_format}}..{interval.high:{number_format}}"
 

@@ -3,7 +3,7 @@
 The t-test and the randomisation test are those that Smucker, Allan and Carterette, "A Comparison of
 Statistical Significance Tests for Information Retrieval Evaluation" (2007), recommend; Holm's
 correction is from "A Simple Sequentially Rejective Multiple Test Procedure" (1979). Randomised
-Tukey HSD is in `inference`.
+Tukey HSD is in `tukey`.
 """
 
 import logging
@@ -18,16 +18,12 @@ from numpy.typing import NDArray
 
 from denserk.config.evaluation import PREVIOUS, ComparisonSettings, Correction, PairedTest
 from denserk.errors import UsageError
-from denserk.evaluation.inference import (
-    DIGITS,
-    critical_range,
-    level_of_width,
-    permuted_ranges,
-    range_p_value,
-)
+from denserk.evaluation.intervals import DIGITS
 from denserk.evaluation.measures import Measure, is_mean
 from denserk.evaluation.power import with_power
 from denserk.evaluation.results import Comparison, Difference, RunResult
+from denserk.evaluation.t_test_power import level_of_width
+from denserk.evaluation.tukey import critical_range, permuted_ranges, range_p_value
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -73,7 +69,7 @@ def compare(
         outcomes = _corrected_outcomes(tests, settings)
     differences: dict[str, dict[str, Difference]] = {run: {} for run in baseline_of}
     for test, outcome in zip(tests, outcomes, strict=True):
-        difference = _describe(test.sample, test.p, outcome)
+        difference = _difference_of_outcome(test.sample, test.p, outcome)
         if systems is None:
             difference = with_power(difference, test.sample, outcome.level, settings.alpha)
         differences[test.run][test.measure] = difference
@@ -446,10 +442,10 @@ def _tukey_outcome(
 
 def describe(differences: Differences, p: float, factor: float, alpha: float) -> Difference:
     """Describe the differences of a run from a baseline, tested with a p-value and its factor."""
-    return _describe(differences, p, _corrected_outcome(differences, p, factor, alpha))
+    return _difference_of_outcome(differences, p, _corrected_outcome(differences, p, factor, alpha))
 
 
-def _describe(differences: Differences, p: float, outcome: Outcome) -> Difference:
+def _difference_of_outcome(differences: Differences, p: float, outcome: Outcome) -> Difference:
     """Describe the differences of a run from a baseline, and the outcome of their test."""
     query_count = len(differences)
     mean = float(differences.mean()) if query_count > 0 else math.nan

@@ -17,7 +17,6 @@ from denserk.config.evaluation import (
     ReportSettings,
 )
 from denserk.errors import UsageError
-from denserk.evaluation.inference import POWER
 from denserk.evaluation.measures import Measure, is_count, trec_spelling
 from denserk.evaluation.power import (
     VERDICT_NOTES,
@@ -41,6 +40,7 @@ from denserk.evaluation.results import (
     RunResult,
     Values,
 )
+from denserk.evaluation.t_test_power import POWER
 from denserk.evaluation.table_markup import (
     ALL,
     DAGGER,
@@ -168,14 +168,11 @@ def format_value(measure: Measure, value: float, places: int = 4) -> str:
 def difference_note(comparison: Comparison, corrected: str = "p and interval") -> str:
     """Return what a dagger means; `corrected` is what is shown of a corrected test."""
     settings = comparison.settings
-    test = f"paired {settings.test} test"
-    if settings.seeds:
-        test = "permutation of runs within queries, and beyond the spread over seeds"
+    test = _test_text(comparison, f"paired {settings.test} test")
     test_count = comparison.test_count
     correction = ""
-    if settings.correction is Correction.TUKEY:
-        test = f"randomised Tukey HSD{_tukey_families(comparison)}"
-    elif test_count > 1 and settings.correction is not Correction.NONE:
+    is_corrected = settings.correction not in (Correction.TUKEY, Correction.NONE)
+    if is_corrected and test_count > 1:
         name = settings.correction.capitalize()
         correction = f"; {name} correction of {corrected} for {test_count} tests"
     level = f"p < {settings.alpha:g}"
@@ -189,6 +186,15 @@ def _interval_note(comparison: Comparison) -> list[str]:
     if is_of_test and not settings.seeds:
         return []
     return ["interval: Student's t of the differences of queries, whatever the test says"]
+
+
+def _test_text(comparison: Comparison, paired_test: str) -> str:
+    """Return the test of a comparison: `paired_test`, or what takes its place."""
+    if comparison.settings.seeds:
+        return "permutation of runs within queries, and beyond the spread over seeds"
+    if comparison.settings.correction is Correction.TUKEY:
+        return f"randomised Tukey HSD{_tukey_families(comparison)}"
+    return paired_test
 
 
 def _tukey_families(comparison: Comparison) -> str:
@@ -248,11 +254,7 @@ def _significance_sentence(comparison: Comparison) -> str:
     test_count = comparison.test_count
     if test_count == 0:
         return f"No difference from {comparison.baseline} could be tested."
-    test = f"two-sided paired {settings.test} test"
-    if settings.seeds:
-        test = "permutation of runs within queries, and beyond the spread over seeds"
-    if settings.correction is Correction.TUKEY:
-        test = f"randomised Tukey HSD{_tukey_families(comparison)}"
+    test = _test_text(comparison, f"two-sided paired {settings.test} test")
     details = f"{test}; p < {settings.alpha:g}"
     if test_count > 1 and settings.correction is not Correction.TUKEY:
         correction = f"{settings.correction.capitalize()} correction"
