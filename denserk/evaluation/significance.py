@@ -224,8 +224,11 @@ def _share_as_large(
 ) -> float:
     """Return the share of sums that are as large as the observed one, which is among them.
 
-    `draw_sums` returns that many random sums over the queries.
+    `draw_sums` returns that many random sums over the queries. The share is NaN where the observed
+    sum is.
     """
+    if math.isnan(observed):
+        return math.nan
     random = np.random.default_rng(settings.test_seed)
     extreme_count = 0
     block_size = max(1, BLOCK // max(1, query_count))
@@ -282,7 +285,8 @@ def _t_interval(values: NDArray[np.float64], level: float) -> tuple[float, float
 def p_value(differences: Differences, settings: ComparisonSettings) -> float:
     """Return the two-sided p-value of a test.
 
-    It is NaN below two queries, and by the t-test where all differences are the same, but not 0.
+    It is NaN below two queries, where a difference is NaN, and by the t-test where all differences
+    are the same, but not 0.
 
     In the randomisation test each difference might as well have the other sign. The p-value is the
     share of random signs, the observed ones among them, that give a mean as large. If there are no
@@ -292,7 +296,7 @@ def p_value(differences: Differences, settings: ComparisonSettings) -> float:
     >>> p_value(np.array([1.0, 1.0, 1.0]), ComparisonSettings(test=PairedTest.RANDOMISATION))
     0.25
     """
-    if len(differences) < 2:
+    if len(differences) < 2 or np.isnan(differences).any():
         return math.nan
     if not differences.any():
         return 1.0
@@ -430,7 +434,7 @@ def _tukey_outcome(
 ) -> Outcome:
     """Return what the ranges of all runs' means, ascending, say of the difference of two."""
     query_count = len(test.sample)
-    if query_count < 2:
+    if query_count < 2 or np.isnan(test.sample).any():
         return Outcome(math.nan, math.nan, math.nan, math.nan)
     mean = float(test.sample.mean())
     corrected = min(1.0, measure_count * range_p_value(mean, ranges))

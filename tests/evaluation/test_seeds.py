@@ -1,13 +1,19 @@
 """Systems over seeds: means, spread, and tests over seeds and queries."""
 
 import json
+import math
+from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
 import pytest
 
 from denserk.commands.evaluate import evaluate
+from denserk.config.evaluation import ComparisonSettings
 from denserk.errors import UsageError
+from denserk.evaluation.evaluator import Evaluator, over_seeds
+from denserk.evaluation.measures import parse_measures
+from denserk.evaluation.significance import seeds_p_value
 
 QRELS = {f"q{n}": f"d{n}" for n in range(8)}
 
@@ -144,3 +150,14 @@ def test_lines_have_the_deviation(tmp_path, qrels, capsys):
     assert "a\tRR@10:deviation\t0.3536" in capsys.readouterr().out.splitlines()
     comparison = compare([*files, qrels], capsys, baseline="b")["comparison"]
     assert comparison["test"] == "permutation"
+
+
+def test_an_undefined_value_has_no_p():
+    (measure,) = parse_measures(["RR@10"]).measures
+    evaluator = Evaluator([measure], {"q1": {"d": 1}, "q2": {"d": 1}})
+    hits = {"q1": {"d": 1.0}, "q2": {"d": 1.0}}
+    defined = evaluator.evaluate("base-1", hits)
+    undefined = replace(defined, name="run-1", per_query={"RR@10": {"q1": 1.0, "q2": math.nan}})
+    systems = over_seeds(evaluator.result([defined, undefined])).runs
+    p = seeds_p_value(systems[1], systems[0], "RR@10", ComparisonSettings(permutations=50))
+    assert math.isnan(p)

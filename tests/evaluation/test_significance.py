@@ -200,6 +200,24 @@ def test_without_a_mean_nothing_is_compared(caplog: pytest.LogCaptureFixture) ->
     assert len(tables(compared, ReportSettings())) == 1
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"test": PairedTest.RANDOMISATION},
+        {"test": PairedTest.RANDOMISATION, "permutations": 5},
+        {"correction": Correction.TUKEY, "permutations": 100},
+    ],
+)
+def test_an_undefined_value_makes_nothing_significant(settings) -> None:
+    measures = parse_measures(["AP"]).measures
+    values = {"a": 0.9, "b": 0.8, "c": 0.9, "d": math.nan, "e": 0.9, "f": 0.8, "g": 0.9}
+    per_query = {"run": {"AP": values}, "base": {"AP": dict.fromkeys(values, 0.1)}}
+    comparison = compare(per_query, measures, "base", ComparisonSettings(alpha=0.5, **settings))
+    assert math.isnan(comparison.differences["run"]["AP"].corrected)
+    assert not comparison.significant("run", "AP")
+
+
 def test_a_baseline_needs_another_run() -> None:
     with pytest.raises(UsageError, match="base is the only run"):
         result("base")
