@@ -95,12 +95,13 @@ def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterato
             f"{run.name}: {len(run.missing):,} of {len(result.queries):,} judged queries are not "
             f"in the run: {first_names(run.missing)}; {effect}",
         )
-    if run.passage is not None:
-        document = document_of(run.passage, "#")
+    if run.hit_of_judged_document is not None:
+        passage = run.hit_of_judged_document
+        document = document_of(passage, "#")
         yield Remark(
             logging.WARNING,
-            f"{run.name}: no hit is judged: hits are passages such as {run.passage!r}, judgments "
-            f"are of documents such as {document!r}; search --max-passage writes documents",
+            f"{run.name}: no hit is judged: hits are passages such as {passage!r}, judgments are "
+            f"of documents such as {document!r}; search --max-passage writes documents",
         )
     elif run.unjudged_hit is not None:
         hit, judged = run.unjudged_hit
@@ -200,7 +201,7 @@ class Evaluator:
             missing=missing,
             unjudged=tuple(qid for qid in run if qid not in judged_queries),
             ties=_count_ties(run) if ties is None else ties,
-            passage=None if is_any_judged else self._passage_of_judged_document(run),
+            hit_of_judged_document=None if is_any_judged else self._hit_of_judged_document(run),
             unjudged_hit=None if is_any_judged else unjudged_hit(run, self._judgments),
         )
 
@@ -233,7 +234,7 @@ class Evaluator:
             }
         return per_query
 
-    def _passage_of_judged_document(self, run: Run) -> str | None:
+    def _hit_of_judged_document(self, run: Run) -> str | None:
         """Return a hit whose document is judged, up to a "#", if no hit of a run is judged itself.
 
         Such a run is one of passages, and the judgments are those of documents.

@@ -152,7 +152,7 @@ class RunResult:
     missing: tuple[str, ...]  # judged queries that the run lacks
     unjudged: tuple[str, ...]  # queries of the run without judgments
     ties: Mapping[str, int]  # query id -> hits with the score of an earlier one, as float32
-    passage: str | None = None  # a hit of a judged document, where no hit is judged itself
+    hit_of_judged_document: str | None = None  # where no hit is judged itself
     # a hit and a judged passage of its query, where no hit at all is judged
     unjudged_hit: tuple[str, str] | None = None
     over_relations: Values = field(default_factory=dict)  # means of EntityQuestions' relations
