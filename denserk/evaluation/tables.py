@@ -185,7 +185,7 @@ def _interval_note(comparison: Comparison) -> list[str]:
     is_of_test = settings.correction is Correction.TUKEY or settings.test is PairedTest.T
     if is_of_test and not settings.seeds:
         return []
-    return ["interval: Student's t of the differences of queries, whatever the test says"]
+    return ["interval: Student's t of the differences of queries; it may disagree with p"]
 
 
 def _test_text(comparison: Comparison, paired_test: str) -> str:
