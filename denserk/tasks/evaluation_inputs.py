@@ -8,7 +8,7 @@ from denserk.config import evaluation as config
 from denserk.config.evaluation import EvalSettings
 from denserk.config.formats import Kind
 from denserk.errors import InputError, UsageError
-from denserk.io.detection import detect_run_or_qrels, may_be_run_or_qrels
+from denserk.io.detection import detect_run_or_qrels, may_be_run_or_qrels, possible_kinds
 from denserk.io.files import STREAM
 from denserk.io.runs import read_run
 
@@ -66,6 +66,9 @@ def _taken_for(name: str, content: Kind | None) -> str:
     """Return what a file was taken for."""
     if content is None:
         return f"{name} is read only once"
+    kinds = possible_kinds(name)
+    if kinds and kinds.isdisjoint({Kind.RUN, Kind.QRELS}):
+        return f"{name} is neither a run nor qrels (it looks like {' or '.join(sorted(kinds))})"
     try:
         next(read_run(name), None)
     except InputError as error:

@@ -2,9 +2,9 @@ import csv
 
 import pytest
 
-from denserk.config.formats import QrelsFormat
+from denserk.config.formats import Kind, QrelsFormat
 from denserk.errors import InputError
-from denserk.io.detection import Kind, detect_run_or_qrels
+from denserk.io.detection import detect_run_or_qrels
 from denserk.io.qrels import (
     grades_by_query,
     read_qrels,
