@@ -13,6 +13,10 @@ from denserk.io.files import STREAM
 from denserk.io.runs import read_run
 
 EXAMPLES = "e.g. denserk eval run.trec qrels.txt, or denserk eval --run run.trec --qrels qrels.txt"
+WITHOUT_QRELS = (
+    "without judgments, --draw 50 --topics TOPICS --corpus CORPUS --output to-judge.tsv writes "
+    "hits to judge"
+)
 
 
 def sort_inputs(files: list[str], runs: Sequence[str], qrels: str | None) -> tuple[list[str], str]:
@@ -33,7 +37,8 @@ def sort_inputs(files: list[str], runs: Sequence[str], qrels: str | None) -> tup
     if len(qrels_files) != 1 and len(inputs) > 1:
         qrels_files = _certain_or_last(files, qrels_files)
     if len(qrels_files) != 1:
-        raise UsageError(_wrong_number_of_qrels(qrels_files, contents), EXAMPLES)
+        hint = EXAMPLES if qrels_files else f"{EXAMPLES}; {WITHOUT_QRELS}"
+        raise UsageError(_wrong_number_of_qrels(qrels_files, contents), hint)
     qrels_file = qrels_files[0]
     run_files = [name for name in (*files, *runs) if name != qrels_file]
     if not run_files:
