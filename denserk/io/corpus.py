@@ -117,7 +117,7 @@ def _passages_of_source(
         record_paths = corpus_files(dataset.path)
     if not record_paths:
         return _folder_of_documents(dataset.path, settings)
-    _report_texts_beside(dataset.path, record_paths)
+    _warn_of_texts_beside(dataset.path, record_paths)
     return chain.from_iterable(
         read_corpus_file(path, settings, fields, made_ids) for path in record_paths
     )
@@ -145,7 +145,7 @@ def with_used_fields(source: str, settings: CorpusSettings) -> CorpusSettings:
     try:
         return _with_fields_of_file(record_paths[0], settings)
     except InputError:
-        _report_texts_beside(dataset.path, record_paths)  # perhaps they are the corpus
+        _warn_of_texts_beside(dataset.path, record_paths)  # perhaps they are the corpus
         raise
 
 
@@ -314,16 +314,24 @@ def _trec_paths(folder: Path, paths: Sequence[Path]) -> list[Path]:
     return [path for path in paths if _is_trec_file(path)]
 
 
-def _report_texts_beside(folder: Path, record_paths: Sequence[Path]) -> None:
-    """Report documents of a folder that are not read because it holds files with records."""
+def _warn_of_texts_beside(folder: Path, record_paths: Sequence[Path]) -> None:
+    """Warn once of documents in a folder, and below it, that are not read beside its records."""
     if detection.is_beir_folder({path.name for path in record_paths}):
         return
-    names = [path.name for path in folder.iterdir() if text_files.is_document(path)]
-    if names:
-        logger.info(
-            f"{folder.name}: .txt and .md files are not read beside {record_paths[0].name} "
-            f"({len(names):,}); --corpus-format text reads them alone"
-        )
+    walked_paths = text_files.walk(folder).paths
+    document_count = sum(1 for path in walked_paths if text_files.is_document(path))
+    warned_folder = folder.resolve()
+    if not document_count or warned_folder in _WARNED_FOLDERS:
+        return
+    _WARNED_FOLDERS.add(warned_folder)
+    source = shlex.quote(str(folder))
+    first_record_path = shlex.quote(str(record_paths[0]))
+    logger.warning(
+        f"{folder.name}: .txt and .md files are not read beside {record_paths[0].name} "
+        f"({document_count:,}); --corpus-format text reads them alone. To search both, convert "
+        f"each into one folder: denserk convert {source} all/texts.jsonl --from text; "
+        f"denserk convert {first_record_path} all/records.jsonl"
+    )
 
 
 def _no_corpus(folder: Path) -> DenserkError:

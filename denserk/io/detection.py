@@ -455,8 +455,8 @@ def _table_of_header(head: FileHead) -> Table | None:
 
 
 def has_pool_header(head: FileHead) -> bool:
-    """A header of a pool of `eval --to-judge`."""
-    return head.record is None and is_pool_header(head.cells)
+    """A header of a pool of `eval --to-judge`, between tabs, commas or semicolons."""
+    return head.record is None and (is_pool_header(head.cells) or is_pool_header(head.csv_cells))
 
 
 def has_clicks_header(head: FileHead) -> bool:
@@ -881,7 +881,8 @@ RULES: Sequence[Rule] = (
         },
     ),
     Rule(
-        "a header: `query-id`, `corpus-id`, `score`, `query`, `text`",
+        "a header: `query-id`, `corpus-id`, `score`, `query`, `text`, between tabs, commas or "
+        "semicolons",
         has_pool_header,
         {Kind.QRELS: None},
     ),

@@ -29,7 +29,7 @@ from denserk.io import (
 )
 from denserk.io.blocks import texts_sha256
 from denserk.io.column_names import Column, Header, Table
-from denserk.io.detection import TOPICS_KEYS, is_answer_list, is_relation_file
+from denserk.io.detection import RUN_AND_QRELS, TOPICS_KEYS, is_answer_list, is_relation_file
 from denserk.io.file_head import FileHead
 from denserk.io.qrels import read_qrels_map, split_file
 from denserk.io.short_texts import columns_phrase, one_line, quote_cell, unquote_cell
@@ -362,8 +362,14 @@ class _TopicsFile(NamedTuple):
         )
         if error is not None:
             raise error
-        hint = unread_files.numbering_hint(self.path, Table.QUERIES)
         found = f"a line without a tab: {self.head.line[:60]!r}"
+        hint = unread_files.numbering_hint(self.path, Table.QUERIES)
+        rule = detection.recognise(self.head)
+        if rule is not None and RUN_AND_QRELS.issuperset(rule.formats):
+            kinds = " or ".join(sorted(rule.formats))
+            hint = (
+                f"{rule.looks_like}: {kinds}? exchange topics and qrels if both are given; {hint}"
+            )
         raise InputError(self.path, 1, found, expected, hint)
 
 

@@ -171,7 +171,8 @@ def _encode(
     compiled_cache.limit_bytes()  # a wrong value is an error now, and not after hours
     if settings.topics is None:
         corpus = with_used_fields(settings.source, corpus)
-    texts = open_texts(settings, corpus, options.text.get("fields"))
+    given_fields = options.text.get("fields")  # also those inside Anserini's `contents`
+    texts = open_texts(settings, corpus, given_fields)
     copied_vectors = EncodedTexts(settings.update) if settings.update else None
     initial = distributed.from_main_process(lambda: initial_state(settings, texts))
     earlier = EarlierWork(initial.resumed_manifest, copied_vectors)
@@ -185,7 +186,7 @@ def _encode(
         encoder = prepare_served_encoder(settings, options, server, earlier)
     else:
         encoder = prepare_encoder(settings, options, texts, earlier)
-    manifest = describe(settings, corpus, encoder, block_size)
+    manifest = describe(settings, corpus, given_fields, encoder, block_size)
     if copied_vectors is not None:
         manifest = describe_update(copied_vectors, manifest)
 
@@ -483,6 +484,7 @@ def quantize(
 def describe(
     settings: EncodeSettings,
     corpus: CorpusSettings,
+    given_fields: Sequence[str] | None,
     encoder: AnyEncoder,
     block_size: int,
 ) -> Manifest:
@@ -498,6 +500,8 @@ def describe(
     if settings.topics_field:
         recorded_settings["topics_field"] = list(settings.topics_field)
     made_from = {"model": encoder.description(), "texts": settings.source}
+    if given_fields is not None:
+        made_from["fields"] = list(given_fields)
     return Manifest(
         kind=Kind.VECTORS, complete=False, settings=recorded_settings, made_from=made_from
     )

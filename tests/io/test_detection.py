@@ -104,7 +104,8 @@ EXAMPLES: dict[str, str | bytes | tuple[str, str | bytes]] = {
     "a header: query, passage, and clicks or count, between tabs, commas or semicolons": (
         "query,url,clicks\nwho is,d1,3\n"
     ),
-    "a header: `query-id`, `corpus-id`, `score`, `query`, `text`": (
+    "a header: `query-id`, `corpus-id`, `score`, `query`, `text`, between tabs, commas or "
+    "semicolons": (
         "query-id\tcorpus-id\tscore\tquery\ttext\nq1\td1\t1\twho\tone\nq1\td2\t\twho\ttwo\n"
     ),
     "a header: query, passage, and score or rank": "docid qid score\nd1 q1 2.5\n",

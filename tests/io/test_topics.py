@@ -129,3 +129,11 @@ def test_answers_without_their_question(tmp_path, text, answers):
     path = tmp_path / "a"
     path.write_text(text)
     assert {query.qid: query.answers for query in read_questions(str(path))} == answers
+
+
+def test_qrels_in_place_of_queries_are_recognised(tmp_path):
+    path = tmp_path / "q"
+    path.write_text("1 0 d184 3\n1 0 d29 3\n")
+    with pytest.raises(InputError, match="without a tab") as error:
+        list(read_topics_file(path))
+    assert "qrels? exchange topics and qrels" in str(error.value.hint)
