@@ -286,7 +286,7 @@ def _report_unread(
     endings = {
         path.suffix.lower()
         for path in unread_paths
-        if path.with_suffix(".txt") not in are_read  # its text, if it was converted
+        if are_read.isdisjoint(unread_files.converted_paths(path))
     }
     unread = unread_files.unread_documents(folder, endings)
     warned_folder = folder.resolve()

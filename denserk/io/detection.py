@@ -1310,7 +1310,8 @@ def _kinds_of_file(path: Path) -> AbstractSet[Kind]:
     # the rows of a table (Parquet) are opened as JSON lines
     with files.open_ahead(path, part="train") as (data, _):
         head = FileHead(data, path.name)
-        if is_binary(data) and not is_pickle(head):  # its bytes may have the tabs of a table
+        may_be_vectors = is_parquet(head) or is_array(head) or is_pickle(head)
+        if is_binary(data) and not may_be_vectors:  # its bytes may have the tabs of a table
             return set()
         rule = recognise(head)
     return set() if rule is None else rule.formats.keys()

@@ -183,8 +183,8 @@ def _characters(handle: BinaryIO, path: str | Path) -> Iterator[str]:
     chunks = iter(partial(files.read_all, handle, path, 1 << 20), b"")
     try:
         yield from codecs.iterdecode(chunks, "utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(path, None, "a byte that is not UTF-8", "UTF-8 text") from None
+    except UnicodeDecodeError as error:
+        raise files.encoding_error(path, None, error.object, error) from None
 
 
 class RecordKeys(NamedTuple):

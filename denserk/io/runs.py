@@ -327,6 +327,8 @@ class _RunFile:
         Returns the number of lines to the end of the header, 0 without one; None where all lines
         are blank. `first_line` is the number of the block's first line in the file.
         """
+        unread_files.reject_binary(block, self.path, Table.RUN)
+        files.reject_carriage_returns(block, self.path)
         head = FileHead(block)
         line_in_block, text = head.record_line
         if not text:

@@ -311,6 +311,7 @@ def read_training(
     """
     with files.open_ahead(source, part="train") as (head, handle):
         unread_files.reject_binary(head, source, Table.TRAINING)
+        files.reject_carriage_returns(head, source)
         if training_format is None:
             training_format = _detect_format(head, source)
         if training_format is TrainingFormat.LLAMA_INDEX:

@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
+from string import Template
 from typing import Any, NamedTuple
 
 from denserk.errors import InputError
@@ -24,11 +25,31 @@ class UnreadFile(NamedTuple):
         return InputError(path, line, found, expected, self.hint)
 
 
-# how files that are no text begin
-PDF = b"%PDF"
-GZIP = b"\x1f\x8b"
-ZIP = b"PK\x03\x04"
-COMPRESS = b"\x1f\x9d"
+class BinaryFormat(NamedTuple):
+    """A format of files that are no text, known by the bytes at an offset.
+
+    The hint is a template: `$file` is the path, `$plain` the path without the ending of its name.
+    """
+
+    signature: bytes
+    description: str
+    hint: str
+    ending: str = ""
+    offset: int = 0
+
+    def matches(self, head: bytes) -> bool:
+        """Return whether a file that begins with these bytes has the format."""
+        return head.startswith(self.signature, self.offset)
+
+    def unread_file(self, path: str | Path) -> UnreadFile:
+        """Return what a file of this format is."""
+        plain_path = str(path).removesuffix(self.ending)
+        if plain_path == str(path):  # the command would read and write one file
+            plain_path += ".txt"
+        hint = Template(self.hint).substitute(file=_shell_path(path), plain=shlex.quote(plain_path))
+        return UnreadFile(self.description, hint)
+
+
 # Programs of one line that convert a file, for `python3 -c`: they use Python alone, and a user
 # copies them from a message. A statement `for` would need a second line.
 TSV_OF_CSV = (
@@ -62,10 +83,17 @@ JSON_OF_FOLDER = (
     "folder = pathlib.Path(sys.argv[1]); "
     '[print(json.dumps({"_id": str(path.relative_to(folder))'
     '.replace(" ", "%20").replace("#", "%23"), "text": TEXT})) '
-    'for path in sorted(folder.rglob("*")) if path.suffix.lower() == "ENDING"]'
+    'for path in sorted(folder.rglob("*")) if path.suffix.lower() in ENDINGS]'
+)
+# writes page.html.txt beside each page.html of a folder
+TEXTS_OF_FILES = (
+    "import html, pathlib, re, sys, zipfile; "
+    '[path.with_name(path.name + ".txt").write_text(TEXT, encoding="utf-8") '
+    'for path in pathlib.Path(sys.argv[1]).rglob("*") if path.suffix.lower() in ENDINGS]'
 )
 # the part of an office document that holds its text, by the ending of its name
 OFFICE_PARTS = {".docx": "word/document.xml", ".odt": "content.xml"}
+SPREADSHEETS = (".xlsx", ".xlsm", ".ods")
 OFFICE_TEXT = (
     'html.unescape(re.sub("<[^>]+>", "", '
     r're.sub("<w:(tab|br)/>|</(w|text):[ph]>", "\n", '
@@ -77,11 +105,66 @@ JSON_OF_OFFICE_DOCUMENT = (
     'name = path.name.replace(" ", "%20").replace("#", "%23"); '
     f'print(json.dumps({{"_id": name, "text": {OFFICE_TEXT}.strip()}}))'
 )
-# writes document.txt beside each document.docx of a folder: a line for each paragraph
-TEXTS_OF_OFFICE_DOCUMENTS = (
-    "import html, pathlib, re, sys, zipfile; "
-    f'[path.with_suffix(".txt").write_text({OFFICE_TEXT}, encoding="utf-8") '
-    'for path in pathlib.Path(sys.argv[1]).rglob("*") if path.suffix.lower() == "ENDING"]'
+TO_PARQUET = (
+    "import pyarrow, pyarrow.parquet, sys; "
+    'pyarrow.parquet.write_table(pyarrow.ipc.OPEN(sys.argv[1]).read_all(), "converted.parquet")'
+)
+ARROW_FILE_TO_PARQUET = TO_PARQUET.replace("OPEN", "open_file")
+ARROW_STREAM_TO_PARQUET = TO_PARQUET.replace("OPEN", "open_stream")
+UNPACK = "unpack it, and give the file or folder that was in it"
+SAVE_AS_TEXT = "save it as text; a table as CSV"
+ZIP = b"PK\x03\x04"
+BINARY_FORMATS = (
+    BinaryFormat(
+        b"%PDF",
+        "a PDF",
+        "convert its pages: "
+        f"pdftotext -q $file - | python3 -c {shlex.quote(JSON_OF_PAGES)} > converted.jsonl",
+    ),
+    BinaryFormat(
+        b"\x1f\x8b", "a gzip file without .gz in its name", "rename it: mv $file $file.gz"
+    ),
+    BinaryFormat(
+        b"\x1f\x9d", "a file of `compress`", "uncompress it: gunzip < $file > $plain", ".Z"
+    ),
+    BinaryFormat(b"1AY&SY", "a bzip2 file", "uncompress it: bzcat $file > $plain", ".bz2", 4),
+    BinaryFormat(b"\xfd7zXZ\x00", "an xz file", "uncompress it: xzcat $file > $plain", ".xz"),
+    BinaryFormat(
+        b"\x28\xb5\x2f\xfd", "a zstd file", "uncompress it: zstd -dc $file > $plain", ".zst"
+    ),
+    BinaryFormat(
+        b"\x04\x22\x4d\x18", "an lz4 file", "uncompress it: lz4 -dc $file > $plain", ".lz4"
+    ),
+    BinaryFormat(b"7z\xbc\xaf\x27\x1c", "a 7z archive", UNPACK),
+    BinaryFormat(b"Rar!\x1a\x07", "a rar archive", UNPACK),
+    BinaryFormat(b"ustar", "a tar archive", f"{UNPACK}: tar -xf $file", offset=257),
+    BinaryFormat(
+        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an office document (.doc, .xls)", SAVE_AS_TEXT
+    ),
+    BinaryFormat(
+        b"PAR1\x15", "Parquet without .parquet in its name", "rename it: mv $file $file.parquet"
+    ),
+    BinaryFormat(
+        b"ARROW1\x00\x00",
+        "an Arrow file",
+        f"convert it: python3 -c {shlex.quote(ARROW_FILE_TO_PARQUET)} $file",
+    ),
+    BinaryFormat(
+        b"\xff\xff\xff\xff",
+        "an Arrow stream",
+        "of a data set of save_to_disk give the folder; or convert it: "
+        f"python3 -c {shlex.quote(ARROW_STREAM_TO_PARQUET)} $file",
+    ),
+    BinaryFormat(
+        b"SQLite format 3\x00",
+        "an SQLite database",
+        "convert a table (sqlite3 $file .tables lists them): "
+        "sqlite3 -json $file 'SELECT * FROM TABLE' > converted.json",
+    ),
+    *(
+        BinaryFormat(bytes([0x80, protocol]), "a pickle", "write JSON lines from Python")
+        for protocol in range(2, 6)
+    ),
 )
 # targets of `denserk convert` for generated queries, by what they are expected as
 GENERATED_TARGETS = {
@@ -105,7 +188,8 @@ CONVERTED_NAMES = {
 }
 TEXT_FILES = (".rst", ".text", ".markdown")
 HTML_FILES = (".html", ".htm", ".xhtml")
-DOCUMENT_ENDINGS = frozenset((".pdf", *OFFICE_PARTS, *TEXT_FILES, *HTML_FILES))
+PDF_FILE = ".pdf"
+DOCUMENT_ENDINGS = frozenset((PDF_FILE, *OFFICE_PARTS, *TEXT_FILES, *HTML_FILES))
 LISTED_ROWS = 20  # of a file, by which the column with its texts is chosen
 
 
@@ -114,19 +198,12 @@ def unread_file(head: bytes, path: str | Path, table: Table) -> UnreadFile | Non
 
     For readers that did not recognise a format of their own.
     """
-    start = head.lstrip()[:2000].lower()
-    if head.startswith(PDF):
-        to_json = f"python3 -c {shlex.quote(JSON_OF_PAGES)} > converted.jsonl"
-        command = f"pdftotext -q {_shell_path(path)} - | {to_json}"
-        return UnreadFile("a PDF", f"convert its pages: {command}")
-    if head.startswith(GZIP):
-        name = _shell_path(path)
-        return UnreadFile("a gzip file without .gz in its name", f"rename it: mv {name} {name}.gz")
-    if head.startswith(COMPRESS):
-        name = _shell_path(path)
-        return UnreadFile("a file of `compress`", f"uncompress it: gunzip < {name} > {name}.txt")
+    for binary_format in BINARY_FORMATS:
+        if binary_format.matches(head):
+            return binary_format.unread_file(path)
     if head.startswith(ZIP):
         return _unread_zip(path, table)
+    start = head.lstrip()[:2000].lower()
     if start.startswith((b"<!doctype html", b"<html")):
         return UnreadFile("an HTML page", _conversion_hint(JSON_OF_HTML_PAGE, path, Table.CORPUS))
     if start.startswith(b"<"):
@@ -139,6 +216,8 @@ def unread_file(head: bytes, path: str | Path, table: Table) -> UnreadFile | Non
 def _unread_zip(path: str | Path, table: Table) -> UnreadFile:
     """Return what a zip file is: an office document if its name says so, else any archive."""
     ending = Path(path).suffix.lower()
+    if ending in SPREADSHEETS:
+        return UnreadFile("a spreadsheet", "save it as CSV, in UTF-8")
     part = OFFICE_PARTS.get(ending)
     if part is None or table is not Table.CORPUS:
         return UnreadFile("a zip archive or an office document", "unpack it, or save it as text")
@@ -157,8 +236,10 @@ def unread_file_error(
 
 
 def is_binary(head: bytes) -> bool:
-    """Return whether a file is a PDF, an archive or compressed, by its first bytes."""
-    return head.startswith((PDF, GZIP, ZIP, COMPRESS))
+    """Return whether a file is no text: a PDF, an archive, compressed, by its first bytes."""
+    return head.startswith(ZIP) or any(
+        binary_format.matches(head) for binary_format in BINARY_FORMATS
+    )
 
 
 def reject_binary(head: bytes, path: str | Path, table: Table) -> None:
@@ -228,35 +309,63 @@ def _conversion_hint(
 
 
 def unread_folder(folder: Path) -> UnreadFile | None:
-    """Return what a folder without a corpus holds, if it is of files that are not read yet."""
+    """Return what a folder without a corpus holds, if it is of files that are not read yet.
+
+    Pages of HTML, or plain texts, become one file. For files of several kinds, and documents, the
+    hint is that of `unread_documents`.
+    """
     endings = {path.suffix.lower() for path in folder.rglob("*") if path.is_file()}
-    for ending in sorted(endings):
-        if ending in (*TEXT_FILES, *HTML_FILES):
-            text = PLAIN_TEXT if ending in TEXT_FILES else HTML_TEXT
-            program = JSON_OF_FOLDER.replace("TEXT", text).replace("ENDING", ending)
-            return UnreadFile(f"*{ending} files", _conversion_hint(program, folder, Table.CORPUS))
+    document_endings = endings & DOCUMENT_ENDINGS
+    for family, text in ((TEXT_FILES, PLAIN_TEXT), (HTML_FILES, HTML_TEXT)):
+        if document_endings and document_endings <= set(family):
+            program = _program_of(JSON_OF_FOLDER, text, sorted(document_endings))
+            hint = _conversion_hint(program, folder, Table.CORPUS)
+            return UnreadFile(_patterns(sorted(document_endings)), hint)
     return unread_documents(folder, endings)
 
 
 def unread_documents(folder: Path, endings: Container[str]) -> UnreadFile | None:
-    """Return what files of a folder are, if their endings are those of PDF or of an office.
+    """Return what files of a folder are, if their endings are those of documents.
 
-    The hint writes the text of each file beside it, with a command for each ending.
+    The hint writes the text of each file beside it, with a command for each family of endings.
     """
     name = shlex.quote(str(folder))
-    command_by_ending = {}
-    if ".pdf" in endings:
-        command_by_ending[".pdf"] = f"find {name} -iname '*.pdf' -exec pdftotext -q {{}} \\;"
-    for ending, part in OFFICE_PARTS.items():
-        if ending in endings:
-            program = TEXTS_OF_OFFICE_DOCUMENTS.replace("PART", part).replace("ENDING", ending)
-            command_by_ending[ending] = f"python3 -c {shlex.quote(program)} {name}"
-    if not command_by_ending:
+    unread_endings = []
+    commands = []
+    if PDF_FILE in endings:
+        unread_endings.append(PDF_FILE)
+        commands.append(f"find {name} -iname '*.pdf' -exec pdftotext -q {{}} \\;")
+    text_by_family: dict[tuple[str, ...], str] = {
+        (ending,): OFFICE_TEXT.replace("PART", part) for ending, part in OFFICE_PARTS.items()
+    }
+    text_by_family[HTML_FILES] = HTML_TEXT
+    text_by_family[TEXT_FILES] = PLAIN_TEXT
+    for family, text in text_by_family.items():
+        family_endings = [ending for ending in family if ending in endings]
+        if family_endings:
+            unread_endings += family_endings
+            program = _program_of(TEXTS_OF_FILES, text, family_endings)
+            commands.append(f"python3 -c {shlex.quote(program)} {name}")
+    if not commands:
         return None
-    patterns = " and ".join(f"*{ending}" for ending in command_by_ending)
-    commands = " && ".join(command_by_ending.values())
-    hint = f"convert them to text, and give the folder again: {commands}"
-    return UnreadFile(f"{patterns} files", hint)
+    hint = f"convert them to text, and give the folder again: {' && '.join(commands)}"
+    return UnreadFile(_patterns(unread_endings), hint)
+
+
+def _program_of(template: str, text: str, endings: Sequence[str]) -> str:
+    """Return a program that converts the files of a folder with some endings."""
+    quoted = ", ".join(f'"{ending}"' for ending in endings)
+    return template.replace("TEXT", text).replace("ENDINGS", f"({quoted},)")
+
+
+def _patterns(endings: Sequence[str]) -> str:
+    """Return files with some endings, for a message: "*.htm and *.html files"."""
+    return f"{' and '.join(f'*{ending}' for ending in endings)} files"
+
+
+def converted_paths(path: Path) -> tuple[Path, Path]:
+    """Return the names under which the hint of `unread_documents` may write a file's text."""
+    return path.with_suffix(".txt"), path.with_name(f"{path.name}.txt")
 
 
 def choose_keys(records: Sequence[Mapping[str, Any]], table: Table) -> dict[str, str] | None:
