@@ -519,9 +519,16 @@ class _CorpusFile(NamedTuple):
             return _Rows(None, rows)
         keys_by_format = self._with_named_fields(keys_by_format)
         _, first_record = first_row
-        has_known_keys = any(keys.used_in(first_record) for keys in keys_by_format.values())
-        if self.settings.corpus_format is None and not has_known_keys:
+        if self.settings.corpus_format is not None:
+            return _Rows(keys_by_format, rows)
+        used_keys = json_records.first_used_keys(keys_by_format, first_record)
+        if used_keys is None:
             return _Rows(None, rows)
+        if used_keys.id is None:  # of the format, which may have ids under another name
+            first_rows = list(islice(rows, FIRST_RECORDS))
+            rows = chain(first_rows, rows)
+            if record_fields.has_known_ids([record for _, record in first_rows]):
+                return _Rows(None, rows)
         return _Rows(keys_by_format, rows)
 
     @property
@@ -633,7 +640,7 @@ class _CorpusFile(NamedTuple):
         changed_keys = {}
         for corpus_format, keys in keys_by_format.items():
             if id_key:
-                keys = keys._replace(ids=(id_key,), must_have_id=True)
+                keys = keys._replace(ids=(id_key,), must_have_id=True, ids_by_text={})
             if title_field is not None:
                 keys = keys._replace(title=title_field)
             changed_keys[corpus_format] = keys

@@ -93,14 +93,20 @@ PICKLE_ENDINGS = (".pkl", ".pickle")
 CORPUS_KEYS = {
     CorpusFormat.ANSERINI: RecordKeys(("id", "_id", "docid"), ("contents",)),
     CorpusFormat.BEIR: RecordKeys(("_id", "id"), ("text",), "title"),
-    CorpusFormat.TEVATRON: RecordKeys(("docid", "passage_id"), ("text", "passage"), "title"),
+    CorpusFormat.TEVATRON: RecordKeys(
+        ("docid", "passage_id"),
+        ("text", "passage"),
+        "title",
+        # of MS MARCO v2, where the docid is that of the document which the passage is from
+        ids_by_text={"passage": ("pid", "docid", "passage_id")},
+    ),
     CorpusFormat.FLAG: RecordKeys((), ("text",), "title", must_have_id=False),
     CorpusFormat.JSON: RecordKeys(("_id",), ("text", "contents"), "title"),
 }
 TOPICS_KEYS = {
     TopicsFormat.BEIR: RecordKeys(("_id",), ("text",)),
     TopicsFormat.TEVATRON: RecordKeys(("query_id",), ("query", "query_text")),
-    TopicsFormat.ANSERINI: RecordKeys(("id", "qid"), ("title", "query", "text")),
+    TopicsFormat.ANSERINI: RecordKeys(("id", "qid"), ("query", "title", "text")),
     TopicsFormat.QA: RecordKeys(("_id", "id", "qid"), ("question",), must_have_id=False),
     TopicsFormat.ENTITY_QUESTIONS: RecordKeys((), ("question",), must_have_id=False),
     TopicsFormat.TSV: RecordKeys(("id",), ("text",)),
@@ -417,6 +423,12 @@ def has_passage(head: FileHead) -> bool:
 def has_title(head: FileHead) -> bool:
     """JSON records with a title."""
     return "title" in head.keys
+
+
+def has_question_beside_title(head: FileHead) -> bool:
+    """JSON records of a question about a text that has a title, as SQuAD's."""
+    has_query = not head.keys.isdisjoint({"query", "query_text", "text"})
+    return {"question", "title"} <= head.keys and not has_query
 
 
 def has_text(head: FileHead) -> bool:

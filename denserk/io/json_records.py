@@ -14,6 +14,7 @@ from contextlib import nullcontext, suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import orjson
@@ -197,6 +198,7 @@ class RecordKeys(NamedTuple):
     texts: tuple[str, ...]
     title: str | None = None
     must_have_id: bool = True
+    ids_by_text: Mapping[str, tuple[str, ...]] = MappingProxyType({})  # in place of `ids`
 
     def __str__(self) -> str:
         alternatives = ["|".join(keys) for keys in (self.ids, self.texts) if keys]
@@ -208,9 +210,12 @@ class RecordKeys(NamedTuple):
         >>> RecordKeys(("_id", "id"), ("text",)).used_in({"id": "d1", "text": "one"})
         UsedKeys(id='id', text='text', title=None)
         """
-        id_key = next((key for key in self.ids if key in record), None)
         text_key = next((key for key in self.texts if key in record), None)
-        if text_key is None or (id_key is None and self.must_have_id):
+        if text_key is None:
+            return None
+        ids = self.ids_by_text.get(text_key, self.ids)
+        id_key = next((key for key in ids if key in record), None)
+        if id_key is None and self.must_have_id:
             return None
         return UsedKeys(id_key, text_key, self.title)
 
@@ -226,6 +231,17 @@ class UsedKeys(NamedTuple):
         """Return those that a record has, for a message."""
         names = ", ".join(key for key in self if key is not None and key in record)
         return f"{names}; ids count from 0" if self.id is None else names
+
+
+def first_used_keys(
+    keys_by_format: Mapping[Format, RecordKeys], record: Mapping[str, Any]
+) -> UsedKeys | None:
+    """Return the keys that a record has of the first format that it fits; None without one."""
+    for keys in keys_by_format.values():
+        used_keys = keys.used_in(record)
+        if used_keys is not None:
+            return used_keys
+    return None
 
 
 def read_records(

@@ -8,6 +8,7 @@ import shlex
 from array import array
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -42,7 +43,10 @@ def choose_fields(
     text_field = settings.text_field or _find_text_field(records, field_by_column, settings)
     if text_field is None:
         raise _unclear_text(records, path, line)
-    title_field = settings.title_field or field_by_column.get(Column.TITLE)
+    title_field = settings.title_field
+    if title_field is None:
+        names = dict.fromkeys(chain.from_iterable(records))  # some records may have no title
+        title_field = columns_by_meaning(names, Table.CORPUS).get(Column.TITLE)
     if title_field == text_field:
         title_field = None
     id_field = settings.id_key
@@ -124,6 +128,12 @@ def _find_id_field(
     if len(candidates) != 1:
         return None
     return candidates[0]
+
+
+def has_known_ids(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether records have ids under a name that is known, such as `doc_id`."""
+    field = columns_by_meaning(records[0], Table.CORPUS).get(Column.PASSAGE_ID)
+    return field is not None and _has_ids(records, field)
 
 
 def _has_ids(records: Sequence[Mapping[str, Any]], field: str) -> bool:
