@@ -17,7 +17,12 @@ from denserk.config.formats import CorpusSettings
 from denserk.errors import InputError
 from denserk.io.column_names import Column, Table, columns_by_meaning
 from denserk.io.json_records import UsedKeys, list_keys
-from denserk.io.unread_files import choose_keys, is_id_name, unpacking_hint
+from denserk.io.unread_files import (
+    choose_keys,
+    flattening_hint,
+    is_id_name,
+    unpacking_hint,
+)
 
 FIRST_RECORDS = 100  # number of those by which fields are chosen
 SHORTEST_TEXT = 40  # characters: a field with a shorter median is not taken as the text unasked
@@ -155,9 +160,9 @@ def _unclear_text(
     """Return the error of records in which no field is clearly the text."""
     found = f"no field that is clearly the text: {_examples(records[0])}"
     expected = "a known format, or one field of texts"
-    hint = unpacking_hint(records[0], path)
+    hint = unpacking_hint(records[0], path, Table.CORPUS)
     if hint is None:
-        hint = _naming_hint(records)
+        hint = flattening_hint(records[0], path) or _naming_hint(records)
     is_whole_file = line == 1 and len(records) == 1
     if is_whole_file and _may_be_texts_by_id(records[0]):
         hint += "; or, if it is one object {id: text}, add --corpus-format json"

@@ -302,6 +302,8 @@ def _conversion_hint(
     """Return a command that converts a file by a program of one line."""
     name = _shell_path(path)
     output = CONVERTED_NAMES.get(table, "converted.tsv")
+    if Path(path).name == output:
+        output = f"re{output}"
     python = f"python3 -c {shlex.quote(program)}"
     if str(path).endswith(".gz"):
         return f"{purpose}: zcat {name} | {python} /dev/stdin > {output}"
@@ -426,40 +428,134 @@ def is_id_name(name: str) -> bool:
     return re.search(r"(id|key|no|num|number|url|uri)$", plain_name(name)) is not None
 
 
-def renaming_hint(record: Mapping[str, Any], path: str | Path, table: Table) -> str | None:
-    """Return a command of jq that renames the keys of JSON lines, or of an array.
+def keys_hint(record: Mapping[str, Any], path: str | Path, table: Table) -> str | None:
+    """Return a command of jq for JSON records without known keys.
 
-    None for other sources, and for records without a text.
+    It renames the keys, or takes the records out of a list or an object inside of this one. None
+    for other sources, and for records without a text.
     """
-    keys = choose_keys([record], table)
-    if keys is None or not Path(path).is_file() or Path(path).suffix == ".parquet":
+    if not Path(path).is_file() or Path(path).suffix == ".parquet":
         return None
-    with files.open_ahead(path, 1 << 10) as (head, _):
-        is_array = head.lstrip().startswith(b"[")
+    if not _longest_text(record):
+        hint = unpacking_hint(record, path, table) or flattening_hint(record, path)
+        if hint is not None:
+            return hint
+    keys = choose_keys([record], table)
+    if keys is None:
+        return None
     pairs = [f"{key}: {_jq_path(name)}" for key, name in keys.items()]
     program = f"{{{', '.join(pairs)}}}"
-    if is_array:
-        program = f".[] | {program}"
-    return f"rename the keys: {_jq_command(program, path)} > converted.jsonl"
+    purpose = "rename the keys"
+    if table is Table.QUERIES and all(isinstance(value, str) for value in record.values()):
+        purpose = "if it is one object of texts by id, name the format, json; else rename the keys"
+    return f"{purpose}: {_jq_command(program, path)}"
 
 
-def unpacking_hint(record: Mapping[str, Any], path: str | Path) -> str | None:
+def unpacking_hint(record: Mapping[str, Any], path: str | Path, table: Table) -> str | None:
     """Return a command of jq that writes the records which are in a list inside of a record.
 
-    None for a record without such a list.
+    Lists are followed up to records with a text. None for a record without such a list.
     """
+    program = ""
+    while (nested_records := _find_records(record)) is not None:
+        program += nested_records.program
+        record = nested_records.first_record
+        if _has_text(record, table):
+            break
+    if not program:
+        return None
+    return f"if the records are those of {program}: {_jq_command(program, path)}"
+
+
+class _NestedRecords(NamedTuple):
+    """The first record of a list, and the program of jq that yields all of the list."""
+
+    program: str
+    first_record: Mapping[str, Any]
+
+
+def _find_records(record: Mapping[str, Any]) -> _NestedRecords | None:
+    """Return the first list of objects in a record, or in an object inside; None without one."""
     for key, value in record.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            command = _jq_command(f"{_jq_path(key)}[]", path)
-            return f"if the records are those of {json.dumps(key)}: {command} > converted.jsonl"
+            return _NestedRecords(f"{_jq_path(key)}[]", value[0])
+        nested_records = _find_records(value) if isinstance(value, dict) else None
+        if nested_records is not None:
+            return nested_records._replace(program=_jq_path(key) + nested_records.program)
     return None
 
 
+def _has_text(record: Mapping[str, Any], table: Table) -> bool:
+    """Return whether a record has a text of a table: under a known name, or any of a corpus."""
+    texts = {name: value for name, value in record.items() if isinstance(value, str)}
+    texts = {name: value for name, value in texts.items() if plain_name(name) != "title"}
+    meanings = {column_of(name, table) for name in texts}
+    is_known = not meanings.isdisjoint({Column.QUERY, Column.TEXT})
+    return is_known or (table is Table.CORPUS and _longest_text(texts) > 0)
+
+
+def _longest_text(record: Mapping[str, Any]) -> int:
+    """Return the length of a record's longest string of several words; 0 without one."""
+    texts = [value for value in record.values() if isinstance(value, str) and " " in value.strip()]
+    return max(map(len, texts), default=0)
+
+
+def flattening_hint(record: Mapping[str, Any], path: str | Path) -> str | None:
+    """Return a command of jq that moves the fields of an object inside of a record into the record.
+
+    None unless the record's longest text is in such an object.
+    """
+    longest = _longest_text(record)
+    longest_key = None
+    for key, value in record.items():
+        if isinstance(value, dict) and _longest_text(value) > longest:
+            longest = _longest_text(value)
+            longest_key = key
+    if longest_key is None:
+        return None
+    key_path = _jq_path(longest_key)
+    command = _jq_command(f". + {key_path} | del({key_path})", path)
+    return f"if the text is inside of {longest_key}: {command}"
+
+
+def rewriting_hint(line: bytes, position: int, path: str | Path, *, is_first: bool) -> str | None:
+    """Return a command of jq for a line that is not JSON from a position on.
+
+    It writes objects of several lines on one line each, and null for NaN. None for other lines.
+    """
+    rest = line[position:].lstrip(b"-")
+    if rest.startswith((b"NaN", b"Infinity")):
+        return f"NaN and Infinity are not JSON; jq replaces them: {_jq_command('.', path)}"
+    is_cut = line.lstrip().startswith(b"{") and position >= len(line.rstrip()) - 1
+    if is_first and is_cut:
+        return f"if objects take several lines: {_jq_command('.', path)}"
+    return None
+
+
+def array_of_texts_hint(path: str | Path) -> str:
+    """Return a command of jq that makes records of an array of texts."""
+    command = _jq_command("{question: .}", path)
+    return f"if they are queries (of passages write text in place of question): {command}"
+
+
 def _jq_command(program: str, path: str | Path) -> str:
-    """Return a command that applies a program of jq to a file, perhaps compressed."""
+    """Return a command that writes what a program of jq makes of each record of a file."""
+    if _is_array(path):
+        program = f".[] | {program}"
+    output = "converted.jsonl"
+    if Path(path).name == output:
+        output = f"re{output}"
     if str(path).endswith(".gz"):
-        return f"zcat {_shell_path(path)} | jq -c {shlex.quote(program)}"
-    return f"jq -c {shlex.quote(program)} {_shell_path(path)}"
+        return f"zcat {_shell_path(path)} | jq -c {shlex.quote(program)} > {output}"
+    return f"jq -c {shlex.quote(program)} {_shell_path(path)} > {output}"
+
+
+def _is_array(path: str | Path) -> bool:
+    """Return whether a file is a JSON array; False for what is no file."""
+    if not Path(path).is_file():
+        return False
+    with files.open_ahead(path, 1 << 10) as (head, _):
+        return head.lstrip().startswith(b"[")
 
 
 def _jq_path(key: str) -> str:

@@ -82,6 +82,61 @@ def test_records_in_a_list_of_one_object(folder, capsys):
     assert [record["text"] for record in records(written, "corpus")] == ["one", "two"]
 
 
+PARAGRAPHS = [{"context": "a moon rises", "qas": [{"id": "1", "question": "who runs"}]}]
+SQUAD = {"version": "1.1", "data": [{"title": "a moon", "paragraphs": PARAGRAPHS}]}
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize(
+    ("document", "kind", "ids_and_texts"),
+    [
+        (SQUAD, "queries", [("1", "who runs")]),
+        ({"id": "1", "a b": {"text": "one moon"}}, "corpus", [("1", "one moon")]),
+        ([{"id": "1", "a": {"text": "one moon"}}], "corpus", [("1", "one moon")]),
+        (
+            {"took": 1, "hits": {"hits": [{"_id": "1", "_source": {"text": "one moon"}}]}},
+            "corpus",
+            [("1", "one moon")],
+        ),
+        ({"id": "1", "text": "one moon"}, "corpus", [("1", "one moon")]),
+        (["who runs", "who"], "queries", [("0", "who runs"), ("1", "who")]),
+    ],
+)
+def test_records_inside_of_others(document, kind, ids_and_texts, indent, folder, capsys):
+    (folder / "source.json").write_text(json.dumps(document, indent=indent))
+    source = "source.json"
+    for _ in range(4):  # a hint takes one step
+        if run([*reading(source, kind), "--overwrite"]) == 0:
+            break
+        source = follow_hint(reading(source, kind), capsys)
+    found = [(record["_id"], record["text"]) for record in records(source, kind)]
+    assert found == ids_and_texts
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+def test_passages_of_squad(folder, capsys):
+    (folder / "source.json").write_text(json.dumps(SQUAD))
+    written = follow_hint(reading("source.json", "corpus"), capsys)
+    (record,) = map(json.loads, Path(written).read_text().splitlines())
+    assert record == PARAGRAPHS[0]
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+@pytest.mark.parametrize("number", ["NaN", "-Infinity"])
+def test_numbers_that_are_not_json(number, folder, capsys):
+    line = f'{{"id": "1", "n": {number}, "text": "one"}}\n'
+    (folder / "c.jsonl").write_text(f'{{"id": "0", "text": "zero"}}\n{line}')
+    written = follow_hint(reading("c.jsonl", "corpus"), capsys)
+    assert [record["text"] for record in records(written, "corpus")] == ["zero", "one"]
+
+
+def test_a_line_that_breaks_off_is_not_said_to_be_one_of_several(folder, capsys):
+    (folder / "c.jsonl").write_text('{"id": "0", "text": "zero"}\n{"id": "1",')
+    assert run(reading("c.jsonl", "corpus")) == 1
+    assert "several lines" not in capsys.readouterr().err
+
+
 PAGE = "<!DOCTYPE html>\n<html><head><style>b {}</style></head><body>a <b>&lt;moon</b></body>"
 
 
