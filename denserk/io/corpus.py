@@ -564,6 +564,10 @@ class _CorpusFile(NamedTuple):
         """Return the rows of CSV as records, by the names of its header."""
         unread_files.reject_binary(self.head.data, self.path, Table.CORPUS)
         delimiter = "\t" if "\t" in self.head.line else self.head.csv_delimiter
+        has_one_column = len(self.head.csv_cells) == 0
+        if has_one_column and "|" in self.head.line:
+            expected = "columns between commas, semicolons or tabs"
+            raise unread_files.table_of_pipes(self.path).error(self.path, 1, expected)
         lines = files.read_text_lines(self.path, self.handle)
         return files.read_table(lines, self.path, delimiter)
 
@@ -658,7 +662,9 @@ class _CorpusFile(NamedTuple):
             raise error
         width = len(self.head.cells)
         found = f"{columns_phrase(width)} between tabs: {self.head.line[:60]!r}"
-        hint = unread_files.numbering_hint(self.path, Table.CORPUS) if width == 1 else None
+        hint = "write a line of their names above: docid, title, text, and any for the others"
+        if width == 1:
+            hint = unread_files.numbering_hint(self.path, Table.CORPUS, self.head.lines)
         if any(column_names.column_of(name, Table.CORPUS) for name in self.head.csv_cells):
             hint = "if it is CSV and its first row names the columns, add --corpus-format csv"
         raise InputError(self.path, 1, found, expected, hint)

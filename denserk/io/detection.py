@@ -51,7 +51,7 @@ from denserk.io.json_records import RecordKeys
 from denserk.io.model_files import MODEL_FILES
 from denserk.io.outputs import DOCID, INDEX, MANIFEST
 from denserk.io.pool import is_pool_header
-from denserk.io.short_texts import is_number, unquote_cell
+from denserk.io.short_texts import columns_phrase, is_number, unquote_cell
 from denserk.io.tables import HUB
 from denserk.io.text_files import (
     MARKDOWN,
@@ -64,6 +64,7 @@ from denserk.io.text_files import (
 from denserk.io.unread_files import (
     DOCUMENT_ENDINGS,
     is_binary,
+    pairs_hint,
     reject_binary,
     unread_file_error,
     unread_folder,
@@ -153,6 +154,7 @@ RELATION_FILE = re.compile(r"P\d+\..*json(\.gz)?")
 TOPIC_TAG = re.compile(rb"<(topics?|top)[\s>]", re.IGNORECASE)
 GRADE = re.compile(r"([+-]?[0-9]{1,18})(\.0*)?")  # trec_eval reads 1.0 as 1
 
+FIVE_COLUMNS_HINT = "if this is a run without tags, write one behind each line"
 RANKED_LINES = 2000  # that decide whether a third column has ranks
 
 
@@ -1399,14 +1401,18 @@ def _neither_run_nor_qrels(head: FileHead, name: str) -> InputError:
     line, text = head.record_line
     _require_utf8(head, name, line)
     expected = "a run (6 columns, or 3) or qrels (4 columns, or BEIR's header query-id ...)"
-    table = run_or_qrels(text.split(",")) or Table.RUN
+    table = run_or_qrels(text.split(",")) or run_or_qrels(text.split(";")) or Table.RUN
     error = unread_file_error(head.data, name, table, expected)
     if error is not None:
         return error
     if not text:
         return InputError(name, None, "nothing", expected)
     hint = file_name_hint(head.terms)
-    return InputError(name, line, f"{len(head.terms)} columns", expected, hint)
+    if hint is None and len(head.terms) == 2:
+        hint = pairs_hint(name)
+    if hint is None and len(head.terms) == 5:
+        hint = FIVE_COLUMNS_HINT
+    return InputError(name, line, columns_phrase(len(head.terms)), expected, hint)
 
 
 def _require_utf8(head: FileHead, name: str, last_line: int) -> None:

@@ -475,6 +475,9 @@ def read_table(
     if first_row is None:
         return
     header_line, header_cells = first_row
+    if header_cells[0].startswith("sep="):
+        expected = "the names of the columns"
+        raise InputError(path, header_line, "Excel's line sep=", expected, "delete this line")
     names = [cell.strip() for cell in header_cells]
     for name, count in Counter(names).items():
         if name and count > 1:

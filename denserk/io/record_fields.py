@@ -176,6 +176,8 @@ def _may_be_texts_by_id(record: Mapping[str, Any]) -> bool:
 
 def _naming_hint(records: Sequence[Mapping[str, Any]]) -> str:
     """Return the options that name fields, with those that the records probably have."""
+    if any(len(name) >= SHORTEST_TEXT for name in records[0]):  # a text, not a name
+        return "if the first row is a passage, write the names above it: id,title,text"
     keys = choose_keys(records, Table.CORPUS)
     if keys is None:
         return "name the fields: --text-field NAME --id-field NAME --title-field NAME"

@@ -535,6 +535,8 @@ class _RunFile:
         hint = column_names.header_hint(cells, Table.RUN)
         if hint is None and len(cells) == 4:
             hint = QRELS_COLUMNS_HINT
+        if hint is None and len(cells) == 5:
+            hint = detection.FIVE_COLUMNS_HINT
         if hint is None and len(cells) > 6:
             hint = "does an id have a blank? only text after the tag may"
         return InputError(self.path, line, columns_phrase(len(cells)), expected, hint)

@@ -390,7 +390,7 @@ class _TopicsFile(NamedTuple):
         )
         if error is not None:
             raise error
-        hint = unread_files.numbering_hint(self.path, Table.QUERIES)
+        hint = unread_files.numbering_hint(self.path, Table.QUERIES, self.head.lines)
         found = f"a line without a tab: {self.head.line[:60]!r}"
         raise InputError(self.path, 1, found, expected, hint)
 

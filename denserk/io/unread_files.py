@@ -55,13 +55,16 @@ class BinaryFormat(NamedTuple):
 TSV_OF_CSV = (
     "import csv, sys; "
     r'[print("\t".join(" ".join(cell.split()) for cell in row)) '
-    'for row in csv.reader(open(sys.argv[1], newline="", encoding="utf-8-sig"))]'
+    'for row in csv.reader(open(sys.argv[1], newline="", encoding="utf-8-sig"), '
+    'delimiter="DELIMITER")]'
 )
 TSV_OF_LINES = (
     "import sys; "
     r'[print(number, " ".join(line.split()), sep="\t") '
     'for number, line in enumerate(open(sys.argv[1], encoding="utf-8"), 1) if line.strip()]'
 )
+# a program of awk: the first term of a line, a tab, and the rest
+ID_AND_TEXT = r'{id = $1; sub(/^ *[^ ]+ +/, ""); print id "\t" $0}'
 JSON_OF_PAGES = (
     "import json, sys; "
     '[print(json.dumps({"_id": str(number), "text": " ".join(page.split())})) '
@@ -186,6 +189,11 @@ CONVERTED_NAMES = {
     Table.QRELS: "converted.qrels",
     Table.CORPUS: "converted.jsonl",
 }
+# a program of jq: a line of ColBERT, [query, [passage, score], ...], in Tevatron's format
+SCORED_IDS = (
+    "{query_id: .[0], positive_passages: [.[1] | {docid: .[0], score: .[1]}], "
+    "negative_passages: [.[2:][] | {docid: .[0], score: .[1]}]}"
+)
 TEXT_FILES = (".rst", ".text", ".markdown")
 HTML_FILES = (".html", ".htm", ".xhtml")
 PDF_FILE = ".pdf"
@@ -258,22 +266,50 @@ def generated_queries_error(path: str | Path, table: Table) -> InputError:
 
 
 def _unread_csv(head: bytes, path: str | Path, table: Table) -> UnreadFile | None:
-    """Return what text is whose first line has no tab and several columns between commas."""
+    """Return what text is whose first line has several columns of CSV, and no tab."""
     line = files.first_line(head[: 1 << 16]).decode("utf-8", "replace")
     if "\t" in line or table is Table.CORPUS:
         return None
-    rows = _comma_rows(head)
-    if len(rows) < 2 or len(rows[0]) < 2:
-        return None
-    header = rows[0]
     is_named_csv = Path(path).name.lower().removesuffix(".gz").endswith(".csv")
-    if not is_named_csv and not any(column_of(name, table) for name in header):
-        return None
-    return UnreadFile("columns between commas (CSV)", _conversion_hint(TSV_OF_CSV, path, table))
+    for delimiter, signs in ((",", "commas"), (";", "semicolons")):
+        rows = _csv_rows(head, delimiter)
+        if len(rows) < 2 or len(rows[0]) < 2:
+            continue
+        header = rows[0]
+        if is_named_csv or any(column_of(name, table) for name in header):
+            program = TSV_OF_CSV.replace("DELIMITER", delimiter)
+            hint = _conversion_hint(program, path, table)
+            return UnreadFile(f"columns between {signs} (CSV)", hint)
+    return None
 
 
-def numbering_hint(path: str | Path, table: Table) -> str:
-    """Return a command that makes a corpus or queries of plain text: each line gets a number."""
+def pairs_hint(path: str | Path) -> str:
+    """Return a command that makes qrels of pairs of ids, which may also be queries of one word."""
+    command = f"awk '{{print $1, 0, $2, 1}}' {_shell_path(path)} > converted.qrels"
+    if str(path).endswith(".gz"):
+        command = f"zcat {_shell_path(path)} | awk '{{print $1, 0, $2, 1}}' > converted.qrels"
+    return (
+        "if these are queries, exchange topics and qrels; "
+        f"if each line is a query and a relevant passage, give them a grade: {command}"
+    )
+
+
+def table_of_pipes(path: str | Path) -> UnreadFile:
+    """Return what a table is whose columns stand between vertical bars."""
+    program = TSV_OF_CSV.replace("DELIMITER", "|")
+    return UnreadFile("columns between |", _conversion_hint(program, path, Table.QUERIES))
+
+
+def numbering_hint(path: str | Path, table: Table, lines: Sequence[str]) -> str:
+    """Return a command that makes a corpus or queries of plain text: each line gets a number.
+
+    Where all of the first `lines` begin with a term that has a digit, that is the id.
+    """
+    if all(map(_begins_with_id, lines)):
+        command = f"awk '{ID_AND_TEXT}' {_shell_path(path)}"
+        if str(path).endswith(".gz"):
+            command = f"zcat {_shell_path(path)} | awk '{ID_AND_TEXT}'"
+        return f"if each line begins with an id, write a tab behind it: {command} > converted.tsv"
     purpose = "if each line is a query, number them"
     if table is Table.CORPUS:
         purpose = (
@@ -282,11 +318,17 @@ def numbering_hint(path: str | Path, table: Table) -> str:
     return _conversion_hint(TSV_OF_LINES, path, Table.QUERIES, purpose)
 
 
-def _comma_rows(head: bytes) -> list[list[str]]:
+def _begins_with_id(line: str) -> bool:
+    """Return whether a line has a term with a digit, and a text behind it."""
+    terms = line.split(maxsplit=1)
+    return len(terms) == 2 and any(map(str.isdigit, terms[0]))
+
+
+def _csv_rows(head: bytes, delimiter: str) -> list[list[str]]:
     """Return the first rows of CSV that are whole in the beginning of a file."""
     lines = head[: 1 << 16].decode("utf-8", "replace").splitlines()[:LISTED_ROWS]
     try:
-        return [row for _, row in files.read_rows(enumerate(lines, 1), "", ",", "")]
+        return [row for _, row in files.read_rows(enumerate(lines, 1), "", delimiter, "")]
     except InputError:
         return []
 
@@ -532,15 +574,36 @@ def rewriting_hint(line: bytes, position: int, path: str | Path, *, is_first: bo
     return None
 
 
+def arrays_of_ids_hint(line: bytes, path: str | Path) -> str | None:
+    """Return a command of jq for ColBERT's examples, an array of ids on each line.
+
+    They are triples, or the query's id before passages with scores. None for other lines.
+    """
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(values, list) or len(values) < 2 or isinstance(values[0], list | dict):
+        return None
+    if len(values) == 3 and not any(isinstance(value, list | dict) for value in values):
+        return f"if they are triples of ids: jq -r @tsv {_shell_path(path)} > converted.tsv"
+    if all(isinstance(value, list) and len(value) == 2 for value in values[1:]):
+        return f"if they are ids with scores: {_jq_command(SCORED_IDS, path, of_records=False)}"
+    return None
+
+
 def array_of_texts_hint(path: str | Path) -> str:
     """Return a command of jq that makes records of an array of texts."""
     command = _jq_command("{question: .}", path)
     return f"if they are queries (of passages write text in place of question): {command}"
 
 
-def _jq_command(program: str, path: str | Path) -> str:
-    """Return a command that writes what a program of jq makes of each record of a file."""
-    if _is_array(path):
+def _jq_command(program: str, path: str | Path, *, of_records: bool = True) -> str:
+    """Return a command that writes what a program of jq makes of each record of a file.
+
+    Unless it is `of_records`, the program takes each line, which may be an array.
+    """
+    if of_records and _is_array(path):
         program = f".[] | {program}"
     output = "converted.jsonl"
     if Path(path).name == output:

@@ -395,6 +395,86 @@ def test_carriage_returns_alone_end_no_line(kind, target_format, text, folder, c
     assert len((folder / "new").read_text().splitlines()) == 2
 
 
+@pytest.mark.parametrize("kind", ["queries", "corpus"])
+def test_lines_that_begin_with_an_id(kind, folder, capsys):
+    (folder / "file.txt").write_text("q1 ankle  brace\n q2 vitamin d\n")
+    written = follow_hint(reading("file.txt", kind), capsys)
+    passages = [(record["_id"], record["text"]) for record in records(written, kind)]
+    assert passages == [("q1", "ankle  brace"), ("q2", "vitamin d")]
+
+
+def test_a_table_between_vertical_bars(folder, capsys):
+    (folder / "c.csv").write_text('id|title|text\n1|moon|"a | b, c"\n')
+    written = follow_hint(reading("c.csv", "corpus"), capsys)
+    assert records(written, "corpus") == [{"_id": "1", "title": "moon", "text": "a | b, c"}]
+
+
+def test_passages_of_csv_without_names(folder, capsys):
+    passages = [
+        "the moon rises over the hills in the evening",
+        "the boat leaves the bridge at nine",
+    ]
+    rows = "".join(f"{number},{text}\n" for number, text in enumerate(passages))
+    (folder / "c.csv").write_text(rows)
+    assert run(reading("c.csv", "corpus")) == 1
+    names = capsys.readouterr().err.rpartition(": ")[2].strip()
+    (folder / "named.csv").write_text(f"{names.replace('title,', '')}\n{rows}")
+    assert [record["text"] for record in records("named.csv", "corpus")] == passages
+
+
+def test_the_line_in_which_excel_names_the_separator(folder, capsys):
+    (folder / "c.csv").write_text("sep=;\nid;text\n1;one\n")
+    assert run(reading("c.csv", "corpus")) == 1
+    assert "line 1: found Excel's line" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", ["run file", "--run run --qrels file"])
+def test_pairs_of_ids_in_place_of_qrels(options, folder, capsys):
+    (folder / "run").write_text("q1 Q0 d1 1 1.0 a\n")
+    (folder / "file").write_text("q1\td1\n")
+    assert run(["eval", *options.split()]) == 1
+    err = capsys.readouterr().err
+    assert "if these are queries" in err
+    subprocess.run(["bash", "-e", "-c", err.rpartition(": ")[2]], check=True)
+    assert run(["eval", "run", "converted.qrels", "-m", "RR@10"]) == 0
+    assert "RR@10\t1.0000" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["qrels.csv", "qrels"])
+def test_qrels_between_semicolons(name, folder, capsys):
+    (folder / "run").write_text("q1 Q0 d1 1 1.0 a\n")
+    (folder / name).write_text("\ufeffquery-id;corpus-id;score\r\nq1;d1;1\r\n")
+    written = follow_hint(["eval", "run", name], capsys)
+    assert written.strip() == "converted.qrels"
+    assert run(["eval", "run", "converted.qrels", "-m", "RR@10"]) == 0
+    assert "RR@10\t1.0000" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
+@pytest.mark.parametrize(
+    ("line", "scores"),
+    [("[1, 2, 3]", {}), ("[1, [2, 3.5], [3, 1]]", {"pos_scores": [3.5], "neg_scores": [1]})],
+)
+def test_examples_of_colbert(line, scores, folder, capsys):
+    (folder / "triples.jsonl").write_text(line + "\n")
+    (folder / "queries.tsv").write_text("1\twho\n")
+    (folder / "corpus.tsv").write_text("2\tone\n3\ttwo\n")
+    target = ["out.jsonl", "--kind", "training", "--to", "flag"]
+    written = follow_hint(["convert", "triples.jsonl", *target], capsys)
+    texts = ["--queries", "queries.tsv", "--corpus", "corpus.tsv"]
+    assert run(["convert", written, *target, *texts]) == 0
+    example = json.loads((folder / "out.jsonl").read_text())
+    assert example == {"query": "who", "pos": ["one"], "neg": ["two"], **scores}
+
+
+@pytest.mark.parametrize("options", [[], ["--split-words", "2"]])
+def test_a_converted_corpus_has_each_id_once(options, folder, capsys):
+    (folder / "c.tsv").write_text("1\tone\n2\ttwo\n1\tthree\n")
+    assert run([*reading("c.tsv", "corpus"), *options]) == 1
+    assert "the id 1 twice: passages 1 and 3" in capsys.readouterr().err
+    assert not (folder / "none").exists()
+
+
 def test_a_run_between_commas(folder, capsys):
     (folder / "run.csv").write_text("qid,docno,score\nq1,d1,0.9\nq2,d1,1.5\n")
     (folder / "qrels.txt").write_text("q1 0 d1 1\nq2 0 d1 2\n")
