@@ -43,6 +43,10 @@ class BinaryFormat(NamedTuple):
 
     def unread_file(self, path: str | Path) -> UnreadFile:
         """Return what a file of this format is."""
+        if str(path) == files.STREAM:
+            return UnreadFile(
+                self.description, "convert it first, or give the file: see its message"
+            )
         plain_path = str(path).removesuffix(self.ending)
         if plain_path == str(path):  # the command would read and write one file
             plain_path += ".txt"

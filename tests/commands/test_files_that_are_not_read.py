@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import io
 import json
 import lzma
 import os
@@ -317,6 +318,15 @@ def test_other_compressed_files(name, ending, compress, program, folder, capsys)
     follow_hint(reading(file_name, "corpus"), capsys)
     plain_name = "c.txt" if name == "c" else name
     assert records(plain_name, "corpus") == [{"_id": "1", "title": "", "text": "one"}]
+
+
+def test_a_compressed_stream_is_named_without_a_command_for_a_file(folder, capsys, monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(bz2.compress(b"1\tone\n")))
+    monkeypatch.setattr(sys, "stdin", stream)
+    assert run(reading("-", "corpus")) == 1
+    err = capsys.readouterr().err
+    assert "standard input: found a bzip2 file" in err
+    assert "bzcat" not in err
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
