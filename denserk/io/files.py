@@ -163,6 +163,11 @@ def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, byte
             yield number, line.rstrip(b"\r\n")
 
 
+def shell_path(path: str | Path) -> str:
+    """Return a path as a shell reads it; FILE stands for what came through standard input."""
+    return "FILE" if str(path) == STREAM else shlex.quote(str(path))
+
+
 def reject_carriage_returns(beginning: bytes, path: str | Path) -> None:
     """Raise an InputError for an input whose lines end with carriage returns alone.
 
@@ -170,7 +175,7 @@ def reject_carriage_returns(beginning: bytes, path: str | Path) -> None:
     """
     if b"\n" in beginning or b"\r" not in beginning.rstrip(b"\r"):
         return
-    name = "FILE" if str(path) == STREAM else shlex.quote(str(path))
+    name = shell_path(path)
     found = "lines that end with carriage returns alone, as on old Macs"
     hint = f"write line feeds: tr '\\r' '\\n' < {name} > {name}.lines && mv {name}.lines {name}"
     raise InputError(path, None, found, "lines that end with line feeds", hint)
@@ -256,7 +261,7 @@ def _recoding_hint(data: bytes, path: str | Path) -> str:
             data.decode("cp1252")
             encoding = "WINDOWS-1252"
             condition = "if it is of Windows or ISO-8859-1, convert it"
-    name = "FILE" if str(path) == STREAM else shlex.quote(str(path))
+    name = shell_path(path)
     command = f"iconv -f {encoding} -t UTF-8 {name}"
     if str(path).endswith(".gz"):
         command = f"zcat {name} | iconv -f {encoding} -t UTF-8 | gzip"

@@ -17,8 +17,8 @@ import orjson
 
 from denserk.errors import InputError
 from denserk.io.column_names import Table
+from denserk.io.json_hints import unpacking_hint
 from denserk.io.json_records import Row, identifier, type_name
-from denserk.io.unread_files import unpacking_hint
 
 TEXTS_BY_ID = 'one JSON object: {id: text}, or {id: {"text": ..., ...}}'
 EMBEDDING_DATA = (

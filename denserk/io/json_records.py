@@ -22,7 +22,7 @@ import orjson
 from denserk.errors import InputError
 from denserk.io import files
 from denserk.io.column_names import Table
-from denserk.io.unread_files import array_of_texts_hint, keys_hint, rewriting_hint
+from denserk.io.json_hints import array_of_texts_hint, keys_hint, rewriting_hint
 from denserk.records import NO_FIELDS
 
 logger = logging.getLogger(__name__)

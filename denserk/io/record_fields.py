@@ -16,13 +16,8 @@ from typing import Any
 from denserk.config.formats import CorpusSettings
 from denserk.errors import InputError
 from denserk.io.column_names import Column, Table, columns_by_meaning
+from denserk.io.json_hints import choose_keys, flattening_hint, is_id_name, unpacking_hint
 from denserk.io.json_records import UsedKeys, list_keys
-from denserk.io.unread_files import (
-    choose_keys,
-    flattening_hint,
-    is_id_name,
-    unpacking_hint,
-)
 
 FIRST_RECORDS = 100  # number of those by which fields are chosen
 SHORTEST_TEXT = 40  # characters: a field with a shorter median is not taken as the text unasked

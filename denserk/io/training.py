@@ -28,6 +28,7 @@ from denserk.io import (
     column_names,
     detection,
     files,
+    json_hints,
     json_objects,
     json_records,
     unread_files,
@@ -382,7 +383,7 @@ def _unknown_format(head: bytes, source: str | Path) -> InputError:
     record = json_records.first_record(head)
     if not record:
         found = "no training data of a known format"
-        hint = unread_files.arrays_of_ids_hint(files.first_line(head), source) or hint
+        hint = json_hints.arrays_of_ids_hint(files.first_line(head), source) or hint
         return InputError(source, None, found, f"one of {', '.join(TrainingFormat)}", hint)
     found = f"no training data of a known format: the columns {list_keys(record)}"
     keys_of_formats = [f"{keys.query} with {keys.positives}" for keys in KEYS.values()]
