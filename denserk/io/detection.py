@@ -541,10 +541,15 @@ def names_query_and_positive(head: FileHead) -> bool:
     return head.width > 0 and _names_query_and_positive(head.cells)
 
 
-def has_comma_header(head: FileHead) -> bool:
-    """A header of training data between commas."""
-    is_header = recognise_header(head.comma_cells, Table.TRAINING) is not None
-    return is_header or _names_query_and_positive(head.comma_cells)
+def has_csv_header_of_training(head: FileHead) -> bool:
+    """A header of training data between commas or semicolons."""
+    return is_training_header(head.comma_cells) or is_training_header(head.semicolon_cells)
+
+
+def is_training_header(cells: Sequence[str]) -> bool:
+    """Return whether cells are the names of training data, or have a query and a positive."""
+    is_header = recognise_header(cells, Table.TRAINING) is not None
+    return is_header or _names_query_and_positive(cells)
 
 
 def has_csv_header_of_corpus_or_queries(head: FileHead) -> bool:
@@ -971,8 +976,8 @@ RULES: Sequence[Rule] = (
         {Kind.TRAINING: TrainingFormat.ST_TRIPLET},
     ),
     Rule(
-        "a header between commas: query or anchor, positive",
-        has_comma_header,
+        "a header between commas or semicolons: query or anchor, positive",
+        has_csv_header_of_training,
         {Kind.TRAINING: TrainingFormat.ST_TRIPLET},
     ),
     Rule(

@@ -147,6 +147,13 @@ def test_a_context_alone_is_the_positive(folder):
     assert (query, positives, negatives) == ("q", ["the moon rises"], [])
 
 
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+def test_columns_between_semicolons(start, folder):
+    rows = 'anchor;positive;negative\r\n"q; r";a, b;"c ""d"""\r\n'
+    (folder / "t.csv").write_text(start + rows)
+    assert texts("t.csv") == [("q; r", ["a, b"], ['c "d"'])]
+
+
 LABELLED = [("q", ["a"], ["b"]), ("r", ["c"], [])]
 
 
