@@ -1,5 +1,6 @@
 """The choice of a retriever."""
 
+import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,9 +18,12 @@ from denserk.config.options import NOTHING, build
 from denserk.config.retrieval import Bm25Settings
 from denserk.errors import UsageError
 from denserk.io.manifest import beside
+from denserk.io.outputs import refuse_occupied
 
 if TYPE_CHECKING:
     from denserk.evaluation.choice import Choice
+
+logger = logging.getLogger(__name__)
 
 Candidates = Sequence[str] | Mapping[str, RunLike]
 
@@ -44,6 +48,9 @@ def choose(
     """
     output_name = path_text(output, "output")
     inputs = Path(f"{output_name}.inputs")
+    if not (options.get("resume") or options.get("overwrite")):
+        # before the inputs of the choice that is there are replaced
+        refuse_occupied(output_name, overwrite=False)
     with removed_unless_started(inputs, Path(output_name)):
         return _choose(corpus, topics, qrels, output_name, candidates, inputs, options)
 
@@ -81,13 +88,16 @@ def _choose(
     from denserk.tasks.choose import choose as task
 
     with CHOOSE.claimed(typed):
-        return task(
+        choice = task(
             settings,
             build(CorpusSettings, typed),
             build(ComputeSettings, typed),
             build(ServerSettings, typed),
             build(Bm25Settings, typed),
         )
+    if inputs.is_dir():
+        logger.info(f"{inputs}: what was in memory; keep it beside {output_name}, which reads it")
+    return choice
 
 
 def stored(value: Any, option: str, path: Path, options: Mapping[str, Any] = NOTHING) -> str:

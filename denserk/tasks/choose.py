@@ -30,15 +30,11 @@ from denserk.evaluation.choice import (
     UndecidedDifference,
 )
 from denserk.evaluation.evaluator import Evaluator, unjudged_hit, unjudged_hit_sentence
-from denserk.evaluation.inference import (
-    DIGITS,
-    SequentialComparison,
-    is_rough,
-    needed_queries,
-    roughness,
-)
+from denserk.evaluation.intervals import DIGITS
 from denserk.evaluation.measures import Measure
 from denserk.evaluation.results import Grades, Run
+from denserk.evaluation.sequential import SequentialComparison
+from denserk.evaluation.t_test_power import is_rough, needed_queries, roughness
 from denserk.io.files import write_rows
 from denserk.io.manifest import Kind, Manifest, beside
 from denserk.io.outputs import scratch_folder
