@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from denserk.errors import InputError
 from denserk.io import files
-from denserk.io.short_texts import unquote_cell
+from denserk.io.short_texts import unquote_cell, with_single_spaces
 
 HEADER = ("query-id", "corpus-id", "score", "query", "text")
 
@@ -26,19 +26,14 @@ class PoolRow(NamedTuple):
 
 def write_pool(path: str | Path, rows: Iterable[PoolRow]) -> int:
     """Write pairs with empty grades; return their number."""
-    lines = (
-        f"{row.qid}\t{row.docid}\t\t{_one_line(row.query)}\t{_one_line(row.text)}\n" for row in rows
-    )
-    return files.write_lines(path, lines, "\t".join(HEADER) + "\n")
+    return files.write_lines(path, map(_pool_line, rows), "\t".join(HEADER) + "\n")
 
 
-def _one_line(text: str) -> str:
-    r"""Return a text with single blanks in place of tabs and line ends.
-
-    >>> _one_line("a title\n\ta text")
-    'a title a text'
-    """
-    return " ".join(text.split())
+def _pool_line(row: PoolRow) -> str:
+    """Return a pair as a line whose grade is empty."""
+    query = with_single_spaces(row.query)
+    text = with_single_spaces(row.text)
+    return f"{row.qid}\t{row.docid}\t\t{query}\t{text}\n"
 
 
 def is_pool_header(cells: Sequence[str]) -> bool:

@@ -372,6 +372,8 @@ def _format_of_width(
         count = _count_columns(text)
         terms = text.split()
         hint = RUN_HINT if count == 6 else column_names.header_hint(terms, Table.QRELS)
+        if hint is None and len(terms) == 2:
+            hint = unread_files.pairs_hint(path)
         raise InputError(path, line, columns_phrase(count), expected, file_name_hint(terms) or hint)
     if qrels_format is None:
         name = files.display_name(path)
