@@ -107,7 +107,8 @@ def continues_word(tokens: Sequence[str], model: Any) -> Mask:
         return np.zeros(len(tokens), dtype=bool)
     # a sentence of a script without spaces would be one word
     is_unspaced = np.array([UNSPACED.match(token) is not None for token in tokens])
-    return ~(follows_space | is_unspaced)
+    continues: Mask = ~(follows_space | is_unspaced)
+    return continues
 
 
 def words_of(ids: Ids, vocabulary: SubwordTokens) -> Ids:
