@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,7 +8,12 @@ import torch
 import transformers
 
 from denserk.commands.app import run
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import (
+    ComputeSettings,
+    MlmHead,
+    Representation,
+    RepresentationSettings,
+)
 from denserk.data.batches import pad
 from denserk.errors import ModelError
 from denserk.losses.pretraining import RetroMae
@@ -109,6 +115,17 @@ def test_the_masked_language_model_head_is_that_of_transformers(tiny, kind):
         expected = model(batch.input_ids, batch.attention_mask.long()).logits
         logits = backbone.vocabulary_logits(backbone(batch))
     torch.testing.assert_close(logits, expected)
+
+
+def test_agg_of_a_head_that_is_not_known_leaves_it_out(tiny):
+    stored = StoredEncoder.read(tiny("electra"))
+    settings = RepresentationSettings(Representation.AGG, agg_dim=20, cls_dim=4)
+    with pytest.raises(ModelError, match="of the backbone 'electra' is not supported") as caught:
+        stored.build(settings, train=True)
+    assert "--set mlm-head=none" in str(caught.value.hint)
+    without_head = replace(settings, mlm_head=MlmHead.NONE)
+    encoder = stored.build(without_head, train=True)
+    assert encoder(pad([[2, 9, 14, 3]], pad_id=0)).shape == (1, 24)
 
 
 @pytest.mark.parametrize("lengths", [(6, 3, 1), (4, 4, 4)])
