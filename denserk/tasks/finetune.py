@@ -87,6 +87,11 @@ def _check_settings(kind: str, run: FinetuneRun) -> None:
     if kind == CROSS_ENCODER and run.sampling.group_size < 2:
         message = "--group-size 1: a cross-encoder has no in-batch negatives"
         raise UsageError(message, "give at least 2")
+    if kind == BI_ENCODER and run.sampling.group_size == 1 and run.optimizer.batch_size == 1:
+        message = "--batch-size 1 with --group-size 1: a query has no passage but its positive"
+        raise UsageError(
+            message, "give at least 2 of either; accumulated batches share no negatives"
+        )
     unused = _unused_options(kind, run)
     if unused:
         raise UsageError(f"{', '.join(unused)}: not used by {kind}", "leave out what is named")
