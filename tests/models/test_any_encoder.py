@@ -117,6 +117,15 @@ def test_the_masked_language_model_head_is_that_of_transformers(tiny, kind):
     torch.testing.assert_close(logits, expected)
 
 
+@pytest.mark.parametrize(
+    ("kind", "missing"), [("t5", "[CLS] token"), ("electra", "masked-language-model head")]
+)
+def test_what_lacks_a_part_of_bert_cannot_be_pre_trained(tiny, kind, missing):
+    with pytest.raises(ModelError, match="cannot be pre-trained: it has no") as caught:
+        StoredEncoder.read(tiny(kind)).masked_lm()
+    assert missing in caught.value.message
+
+
 def test_agg_of_a_head_that_is_not_known_leaves_it_out(tiny):
     stored = StoredEncoder.read(tiny("electra"))
     settings = RepresentationSettings(Representation.AGG, agg_dim=20, cls_dim=4)
@@ -139,6 +148,8 @@ def test_states_are_the_same_bits_where_padding_is_known(tiny, kind, lengths):
     with torch.inference_mode():
         expected = backbone.hidden_states(unknown)
         assert all(map(torch.equal, backbone.hidden_states(batch), expected))
+        # of MLR, the query has these states and the passage those of the last layer
+        assert torch.equal(backbone(batch), expected[-1])
         if not backbone.architecture.layers:
             return
         layers = [layer.eval() for layer in backbone.new_layers(1)]
