@@ -12,7 +12,7 @@ from denserk.config.training import DevMetric, OptimizerSettings, ValidationSett
 from denserk.data.batches import pad
 from denserk.errors import DenserkError
 from denserk.models.model_folder import StoredEncoder
-from denserk.training.trainer import Trainer, Training, _enable_checkpointing
+from denserk.training.trainer import Trainer, Training, _enable_checkpointing, warmup_steps_of
 from tests.support.tiny_models import BACKBONES
 
 
@@ -120,6 +120,11 @@ def test_an_update_is_adamw_s(tmp_path, accumulated):
     assert trainer.logged("learning_rate") == pytest.approx(rates)
     epochs = [accumulated * number / 5 for number in (1, 2, 3, 4)]
     assert trainer.logged("epoch") == pytest.approx(epochs)
+
+
+def test_warm_up_of_a_share_is_rounded_up():
+    optimizer = OptimizerSettings(warmup_ratio=0.1)
+    assert [warmup_steps_of(optimizer, steps) for steps in (1, 2, 20, 25)] == [0, 1, 2, 3]
 
 
 def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path):
