@@ -46,6 +46,7 @@ def test_normalised_vectors_need_a_temperature(command, tmp_path):
         ({"dimensions": "8", "representation": "agg"}, 2, "--dimensions: the first dimensions of"),
         (CROSS_ENCODER | {"group_size": 1}, 2, "--group-size 1"),
         ({"batch_size": 1, "group_size": 1}, 2, "a query has no passage but its positive"),
+        ({"distillation": "kl", "group_size": 1}, 2, "--distillation with --group-size 1"),
         (CROSS_ENCODER | {"temperature": 2}, 2, "--temperature: not used by cross-encoder"),
         (CROSS_ENCODER | {"guide": "m"}, 2, "--guide: not used by cross-encoder"),
         ({"guide": "nowhere/at-all"}, 1, "nowhere/at-all"),
