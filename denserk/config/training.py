@@ -94,6 +94,13 @@ class ObjectiveSettings(Settings):
     margin: float = setting(5.0, at_least=0, used_by="triplet")
     """triplet: margin in Euclidean distance."""
 
+    def _check(self) -> None:
+        if self.contrastive_weight == 0 and self.distillation is None:
+            raise UsageError(
+                "--set contrastive-weight=0 without --distillation leaves no loss",
+                "add --distillation kl, or leave the weight out",
+            )
+
     @property
     def weight_of_contrastive(self) -> float:
         """Return the contrastive loss weight, with the default resolved."""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
+import regex
 from datasets import Dataset, Features, Value
 from numpy.typing import NDArray
 
@@ -33,6 +34,11 @@ NO_WORD = -1
 MOST = 512  # tokens that a uniform mask covers at most
 MASKED, RANDOM = 0.8, 0.1  # shares of masked tokens replaced by [MASK], and by a random token
 IGNORED = -100  # the label of a position without one
+# first letters of tokens that follow a space: of byte-level vocabularies (RoBERTa: "Ġ") and of
+# SentencePiece's (XLM-R: "▁")
+SPACE_MARKS = ("\u0120", "\u2581")
+# letters of scripts without spaces between words
+UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 LIGHTEST = 1e-9  # least weight of a keyword: zero weights are drawn last
 MISSING = 1.0  # the weight of a word that no table has
 WORDS = Features({"word": Value("string"), "count": Value("int64"), "texts": Value("int64")})
@@ -58,8 +64,7 @@ class SubwordTokens(NamedTuple):
     def of(cls, tokenizer: Any, masking: Masking = Masking.WORD) -> "SubwordTokens":
         """Read a fast tokenizer's vocabulary; under `Masking.TOKEN` each token is a word.
 
-        WordPiece marks tokens that continue a word ("##"); byte-level vocabularies (RoBERTa) mark
-        those that begin one. The first token of a text always begins a word.
+        The first token of a text always begins a word.
         """
         roles = ("cls_token_id", "sep_token_id", "mask_token_id", "pad_token_id")
         absent = [role.removesuffix("_id") for role in roles if getattr(tokenizer, role) is None]
@@ -70,14 +75,13 @@ class SubwordTokens(NamedTuple):
             )
         count = max(len(tokenizer), max(tokenizer.get_vocab().values()) + 1)
         tokens = [name or "" for name in tokenizer.convert_ids_to_tokens(range(count))]
-        begins_word = np.array([token.startswith("\u0120") for token in tokens])
-        continues_word = np.array([token.startswith("##") for token in tokens])
-        if begins_word.any():
-            continues_word = ~begins_word
         special = np.zeros(len(tokens), dtype=bool)
         special[list(tokenizer.all_special_ids)] = True
+        continues = np.zeros(len(tokens), dtype=bool)
+        if masking is Masking.WORD:
+            continues = continues_word(tokens, tokenizer.backend_tokenizer.model) & ~special
         return cls(
-            continues=continues_word & ~special & (masking is Masking.WORD),
+            continues=continues,
             special=special,
             cls_id=int(tokenizer.cls_token_id),
             sep_id=int(tokenizer.sep_token_id),
@@ -86,6 +90,25 @@ class SubwordTokens(NamedTuple):
             size=len(tokenizer),
             names=tokens,
         )
+
+
+def continues_word(tokens: Sequence[str], model: Any) -> Mask:
+    """Return which tokens of a vocabulary continue a word, by the marks of the tokenizer's model.
+
+    WordPiece marks the tokens that continue a word ("##"). Other models mark those that follow a
+    space, and so begin a word; where none is marked, each token is a word. Marks are the model's:
+    an entry of WordPiece may begin with the letter that marks a space elsewhere.
+    """
+    prefix = getattr(model, "continuing_subword_prefix", None)
+    if prefix:
+        return np.array([token.startswith(prefix) for token in tokens])
+    follows_space = np.array([token.startswith(SPACE_MARKS) for token in tokens])
+    if not follows_space.any():
+        return np.zeros(len(tokens), dtype=bool)
+    # a sentence of a script without spaces would be one word
+    is_unspaced = np.array([UNSPACED.match(token) is not None for token in tokens])
+    continues: Mask = ~(follows_space | is_unspaced)
+    return continues
 
 
 def words_of(ids: Ids, vocabulary: SubwordTokens) -> Ids:

@@ -24,6 +24,8 @@ VOCABULARY = "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "sente
 RULES = "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
 TOKENIZER_FILES = (*VOCABULARY, *RULES)
 SMALL_JSON = "tokenizer_config.json", "special_tokens_map.json"
+# how texts are cut, whatever a tokenizer's file says of it: at their end, of a pair the longer part
+TRUNCATION = {"strategy": "longest_first", "direction": "right", "stride": 0}
 
 TokenIds = list[int]
 TokenizerInput = str | tuple[str, str]
@@ -198,12 +200,12 @@ class TextTokenizer:
 
     def _set_limit(self, limit: int | None) -> None:
         """Truncate texts to a number of tokens from now on, or not at all."""
+        truncation = None if limit is None else {"max_length": limit, **TRUNCATION}
         with self._changing_limit:
-            truncation = self._backend.truncation or {}
             # only if it differs: the library forbids changes while another thread encodes
-            if truncation.get("max_length") == limit:
+            if self._backend.truncation == truncation:
                 return
-            if limit is None:
+            if truncation is None:
                 self._backend.no_truncation()
             else:
-                self._backend.enable_truncation(limit)
+                self._backend.enable_truncation(**truncation)

@@ -160,6 +160,12 @@ class StoredEncoder:
         """Build the encoder; missing weights are a ModelError, or to `train` initialised."""
         self._refuse_representation(settings.representation)
         with_head = needs_mlm_head(settings)
+        if with_head and self.architecture.transform is None:
+            raise ModelError(
+                f"{self.folder}: --representation agg reads the masked-language-model head, and "
+                f"that of the backbone {self.config.model_type!r} is not supported",
+                "leave the head out: --set mlm-head=none",
+            )
         is_fresh_chosen = settings.mlm_head is encoding.MlmHead.FRESH
         fresh = with_head and (is_fresh_chosen or not self.has_mlm_head)
         if fresh and not train:

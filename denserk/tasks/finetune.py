@@ -84,12 +84,28 @@ def _check_settings(kind: str, run: FinetuneRun) -> None:
     if best_by is not None and best_by not in measures:
         message = f"--best-by {best_by} is not measured under --objective {objective}"
         raise UsageError(message, f"--best-by {' or '.join(sorted(measures))}")
-    if kind == CROSS_ENCODER and run.sampling.group_size < 2:
-        message = "--group-size 1: a cross-encoder has no in-batch negatives"
-        raise UsageError(message, "give at least 2")
+    if run.sampling.group_size == 1:
+        _check_positives_alone(kind, run)
     unused = _unused_options(kind, run)
     if unused:
         raise UsageError(f"{', '.join(unused)}: not used by {kind}", "leave out what is named")
+
+
+def _check_positives_alone(kind: str, run: FinetuneRun) -> None:
+    """Raise a UsageError where a query has only its positive, and that leaves nothing to learn."""
+    if kind == CROSS_ENCODER:
+        message = "--group-size 1: a cross-encoder has no in-batch negatives"
+        raise UsageError(message, "give at least 2")
+    if kind != BI_ENCODER:
+        return
+    if run.optimizer.batch_size == 1:
+        message = "--batch-size 1 with --group-size 1: a query has no passage but its positive"
+        raise UsageError(
+            message, "give at least 2 of either; accumulated batches share no negatives"
+        )
+    if run.objective.distillation is not None:
+        message = "--distillation with --group-size 1: a teacher compares a query's own passages"
+        raise UsageError(message, "give at least 2")
 
 
 def _unused_options(kind: str, run: FinetuneRun) -> list[str]:

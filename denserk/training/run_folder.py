@@ -72,7 +72,11 @@ from denserk.plots import save_if_installed
 from denserk.training.card import extend_card
 from denserk.training.curves import draw_curves
 from denserk.training.steps import CHANCE
+<<<<<<< HEAD
 from denserk.training.trainer import EVAL, Trainer, Training
+=======
+from denserk.training.trainer import Prepared, Trainer, Training
+>>>>>>> parity
 from denserk.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -157,28 +161,15 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
     devices.choose_dtype(run.optimizer.dtype, device)  # rejects float16 on a CPU
     reports = Reports(run.optimizer.report_to, output, work / LOGS)
     with distributed.process_group(settings.device), ExitStack() as claims:
-        rank, _ = distributed.world()
-        is_main = rank == 0
         suggest_bfloat16(run.optimizer.dtype, device)
         set_seed(command.seed)  # of weights that `build` initialises randomly
-        training = None
-        if settings.model is not None:
-            training = build(work)
-        if is_main:
-            claims.enter_context(_claimed(work, run, settings))
-            _start_folder(work, output, settings)
-        if training is None:
-            training = build(work)
+        training = _build_beside_folder(run, build, work, claims)
         record = _record_of(run, training)
-        if is_main and is_resumable(work):
-            refuse_changes(work, record)  # before data is prepared again
-        prepared = distributed.main_process_first(partial(training.prepare, work))
+        prepared = _prepare_data(training, work, record)
         record["data"] = _origins_of_data(work, command.data_kind)
         reports.arguments.settings = _as_written(output, record)
-        if is_main:
-            _write_record(work, record, work)
-            _write_config(work, run, work)
-            discard_replaced(work)  # from here on there is work to resume
+        if _is_main_process():
+            _write_start(work, run, record)
         trainer = Trainer(
             training,
             prepared,
@@ -195,7 +186,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         reports.send("on_train_begin")
         trainer.run(resume=settings.resume)
         reports.send("on_train_end")
-        if is_main:
+        if _is_main_process():
             _write_model(output, run, training, trainer, record)
             draw = partial(draw_curves, trainer.history)
             save_if_installed(draw, "training curves", output / CURVES)
@@ -203,6 +194,7 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         speed = trainer.speed()  # on all processes
         if speed:
             logger.info(speed)
+<<<<<<< HEAD
         losses = trainer.logged("loss")
         last_loss = losses[-1] if losses else None
         last_validation = trainer.final_validation
@@ -227,6 +219,61 @@ def measures_of(entry: Mapping[str, Any]) -> dict[str, float]:
         if name.startswith(EVAL):
             measures[name.removeprefix(EVAL)] = value
     return measures
+=======
+        return _result_of(trainer)
+
+
+def _is_main_process() -> bool:
+    rank, _ = distributed.world()
+    return rank == 0
+
+
+def _build_beside_folder(
+    run: FinetuneRun | PretrainRun,
+    build: Callable[[Path], Training],
+    work: Path,
+    claims: ExitStack,
+) -> Training:
+    """Build the training of a run, and create the folder of its work, which `claims` locks.
+
+    A given model is loaded before the folder is touched; see `train`.
+    """
+    settings = _command_of(run).settings
+    training = None
+    if settings.model is not None:
+        training = build(work)
+    if _is_main_process():
+        claims.enter_context(_claimed(work, run, settings))
+        _start_folder(work, Path(settings.output), settings)
+    if training is None:
+        training = build(work)
+    return training
+
+
+def _prepare_data(training: Training, work: Path, record: Mapping[str, Any]) -> Prepared:
+    """Prepare the data of a training; other settings than those of a run to resume are rejected."""
+    if _is_main_process() and is_resumable(work):
+        refuse_changes(work, record)  # before data is prepared again
+    return distributed.main_process_first(partial(training.prepare, work))
+
+
+def _write_start(work: Path, run: FinetuneRun | PretrainRun, record: Mapping[str, Any]) -> None:
+    """Write the settings by which a run is resumed, and remove what its folder replaces."""
+    _write_record(work, record, work)
+    _write_config(work, run, work)
+    discard_replaced(work)  # from here on there is work to resume
+
+
+def _result_of(trainer: Trainer) -> TrainingResult:
+    """Return what a run did."""
+    losses = trainer.logged("loss")
+    return TrainingResult(
+        steps=trainer.step_number,
+        first_step=trainer.first_step,
+        loss=losses[-1] if losses else None,
+        best=trainer.best,
+    )
+>>>>>>> parity
 
 
 def _write_model(
@@ -518,8 +565,7 @@ class Reports:
 
         `options` are its further arguments: `logs` of on_log.
         """
-        rank, _ = distributed.world()
-        if rank != 0:
+        if not _is_main_process():
             return
         for callback in self._callbacks:
             state = TrainerState(global_step=step)

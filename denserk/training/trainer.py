@@ -11,7 +11,7 @@ import logging
 import os
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -217,7 +217,8 @@ class Trainer:
 
         A finished run, or one that was stopped early at its last checkpoint, is only loaded.
         """
-        set_seed(self.seed)
+        rank, _ = distributed.world()
+        set_seed(self.seed + rank)  # each process draws a dropout of its own
         checkpoints = self._checkpoints()
         if resume and checkpoints:
             self._load_checkpoint(checkpoints[-1])
@@ -472,8 +473,17 @@ class Trainer:
         self._summed_steps = state["summed"]
         steps_without_norm = state.get("steps_without_norm", 0)  # earlier versions did not count
         self._steps_without_norm.fill_(int(steps_without_norm))
+        self._set_random_state(state["random"])
+
+    def _set_random_state(self, states_by_rank: Sequence[Sequence[Tensor]]) -> None:
+        """Set the random state of this process to the one in a checkpoint.
+
+        A process that the run did not have before keeps the state that its seed gave it.
+        """
         rank, _ = distributed.world()
-        cpu_state, *gpu_states = state["random"][rank]
+        if rank >= len(states_by_rank):
+            return
+        cpu_state, *gpu_states = states_by_rank[rank]
         torch.set_rng_state(cpu_state)
         if gpu_states and self.device.type == "cuda":
             torch.cuda.set_rng_state(gpu_states[0], self.device)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from denserk.config.pretraining import KeywordWeight, Masking, MaskingSettings
 from denserk.data.masking import (
@@ -17,7 +19,9 @@ from denserk.data.masking import (
     KeywordWeights,
     SubwordTokens,
     WordCounter,
+    budget,
     corrupt,
+    uniform_masks,
     words_of,
 )
 from denserk.data.pretraining_batches import Crops
@@ -44,6 +48,62 @@ def test_under_token_masking_each_token_is_a_word(text):
     assert words_of_tokens.tolist() == list(range(len(words_of_tokens)))
 
 
+def tokenizer_of(model, pre_tokenizer):
+    """A tokenizer with BERT's special tokens, which are in the model's vocabulary."""
+    backend = Tokenizer(model)
+    backend.pre_tokenizer = pre_tokenizer
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+    )
+
+
+def whole_words(tokenizer, text):
+    """The words of a text, each as its tokens."""
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    [words] = words_of(np.array([ids]), SubwordTokens.of(tokenizer))
+    tokens_of_words: list[list[str]] = [[] for _ in range(words.max() + 1)]
+    for token, word in zip(tokenizer.convert_ids_to_tokens(ids), words, strict=True):
+        tokens_of_words[word].append(token)
+    return tokens_of_words
+
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def test_sentencepiece_marks_the_beginning_of_a_word():
+    pieces = ["\u2581the", "\u2581gui", "tar", "ist", "\u2581\u6771", "\u4eac", "\u306f", "\u2581"]
+    scores = [(piece, -1.0 - number) for number, piece in enumerate([*SPECIAL, *pieces])]
+    model = models.Unigram(scores, unk_id=1, byte_fallback=False)
+    tokenizer = tokenizer_of(model, pre_tokenizers.Metaspace())
+    assert whole_words(tokenizer, "the guitarist the \u6771\u4eac\u306f") == [
+        ["\u2581the"],
+        ["\u2581gui", "tar", "ist"],
+        ["\u2581the"],
+        ["\u2581\u6771"],  # a character each, where no spaces part words
+        ["\u4eac"],
+        ["\u306f"],
+    ]
+
+
+def test_a_letter_of_wordpiece_is_no_mark_of_another_model():
+    """The letter that marks a space in RoBERTa's vocabulary is one of Maltese."""
+    names = [*SPECIAL, "the", "gui", "##tar", "##ist", "\u0120", "\u0120ust"]
+    ids = {name: number for number, name in enumerate(names)}
+    model = models.WordPiece(ids, unk_token="[UNK]")
+    tokenizer = tokenizer_of(model, pre_tokenizers.BertPreTokenizer())
+    assert whole_words(tokenizer, "the guitarist the \u0120ust") == [
+        ["the"],
+        ["gui", "##tar", "##ist"],
+        ["the"],
+        ["\u0120ust"],
+    ]
+
+
 def test_eight_in_ten_are_masks_one_in_ten_is_random_and_one_in_ten_stays():
     token = 20
     ids = np.full(100_000, token)
@@ -59,6 +119,14 @@ def test_eight_in_ten_are_masks_one_in_ten_is_random_and_one_in_ten_stays():
         assert abs(share - expected_share) < 5 * deviation
     random_tokens = np.setdiff1d(corrupted[mask], [ENTRIES.mask_id, token])
     assert len(random_tokens) == size - 2
+
+
+def test_a_uniform_mask_covers_at_most_512_tokens():
+    words = np.arange(1200)[None]
+    mask = uniform_masks(
+        words, budget(0.5, np.array([1200])), np.random.default_rng(0).random((1, 1200))
+    )
+    assert mask.sum() == 512
 
 
 def names_of_words(ids):

@@ -233,8 +233,9 @@ def test_neighbours_are_the_passages_of_ones_document(tmp_path):
 
 def test_a_long_passage_is_cropped_alike_for_every_decoder_of_its_text(tmp_path):
     text = ids_of("moon sun star night day red blue green old new big small runs sleeps eats")
-    store = store_of(tmp_path, [{"text": text}] * 50)
-    tasks = frozenset({MasterTask.MKP, MasterTask.CMP, MasterTask.NPR})
+    record = {"text": text, "queries": [], "next": []}  # the continuation is the passage itself
+    store = store_of(tmp_path, [record] * 50)
+    tasks = frozenset({MasterTask.MKP, MasterTask.CMP, MasterTask.NPR, MasterTask.GOR})
     batch = batch_of_all(store, RELEASED, tasks=tasks, max_length=9)
     crops = ids_in(batch.texts)
     windows = [text[start : start + 7] for start in range(len(text) - 6)]
@@ -242,5 +243,8 @@ def test_a_long_passage_is_cropped_alike_for_every_decoder_of_its_text(tmp_path)
     assert len(set(map(tuple, crops))) > 5
     assert ids_in(batch.decoders["mkp"]) == crops
     assert ids_in(batch.decoders["cmp"]) == crops
+    continuations = ids_in(batch.decoders["gor"])
+    assert all(continuation in windows for continuation in continuations)
+    assert continuations != crops  # cropped by itself
     halves = zip(ids_in(batch.passes["npr"]), ids_in(batch.decoders["npr"]), strict=True)
     assert [first_half + second_half for first_half, second_half in halves] == crops

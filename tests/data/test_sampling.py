@@ -59,6 +59,16 @@ def test_a_window_repeats_nothing_until_all_are_used(size, extra, item, seed):
     assert len(np.unique(windows)) == epochs * size
 
 
+def test_positives_rotate_and_windows_wrap_round_as_in_the_released_code():
+    sampling = SamplingSettings(4, seed=42)  # windows of three
+    positives = [choose_positive(sampling, 5, item=7, epoch=epoch) for epoch in range(6)]
+    assert positives == [(7 + 42 + epoch) % 5 for epoch in range(6)]
+    windows = [choose_negatives(sampling, 5, 7, epoch).tolist() for epoch in range(5)]
+    places = [place for window in windows for place in window]
+    assert places == places[:5] * 3
+    assert sorted(places[:5]) == [0, 1, 2, 3, 4]
+
+
 @pytest.mark.parametrize("choice", [NegativeChoice.SHUFFLE, NegativeChoice.WINDOW])
 def test_every_choice_is_as_likely(choice):
     sampling = SamplingSettings(4, negative=choice, positive=PositiveChoice.RANDOM)

@@ -76,6 +76,15 @@ def test_limits_hold_whoever_tokenised_before():
         tokenizer(["cat"], truncation=True, max_length=3)
 
 
+@pytest.mark.parametrize(("limit", "expected"), [(4, "the cat"), (5, "the cat sleeps")])
+def test_a_tokenizer_that_cuts_at_the_left_is_made_to_cut_at_the_right(limit, expected):
+    tokenizer = tiny_tokenizer("bert", VOCABULARY)
+    tokenizer.backend_tokenizer.enable_truncation(4, direction="left")
+    text_tokenizer = TextTokenizer(tokenizer, TextSettings(passage_max_length=limit))
+    [ids] = text_tokenizer.passages([Passage("d", "the cat sleeps in the house")])
+    assert tokenizer.decode(ids) == f"[CLS] {expected} [SEP]"
+
+
 def test_several_threads_tokenise_at_once():
     tokenizer = TextTokenizer(tiny_tokenizer("bert", VOCABULARY), TextSettings())
     blocks = [[Passage("d", f"cat {n} dog {i}") for i in range(50)] for n in range(40)]

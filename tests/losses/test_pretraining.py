@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import BertConfig
 
-from denserk.config.pretraining import Decoders, MasterTask
+from denserk.config.pretraining import DecoderInit, Decoders, MasterTask
 from denserk.config.pretraining import PretrainingObjectiveSettings as Settings
 from denserk.data.batches import MaskedTexts, PretrainingBatch, TokenBatch
 from denserk.data.masking import IGNORED
@@ -286,6 +286,44 @@ def test_condenser_literally(tiny, kind, skip_from):
         "late": literal_loss(backbone, layers[-1], labels),
     }
     assert_terms(objective, batch, expected)
+
+
+@pytest.mark.parametrize(("kind", "half"), [("bert", 1), ("modernbert", 2)])
+def test_the_head_reads_the_middle_layer_by_default(tiny, kind, half):
+    backbone = backbone_of(tiny(kind))
+    torch.manual_seed(1)
+    objective = Condenser(backbone).double().eval()
+    torch.manual_seed(1)
+    objective_of_half = Condenser(backbone, Settings(skip_from=half)).double().eval()
+    batch = PretrainingBatch(random_texts(backbone, LENGTHS), {}, {})
+    assert means(objective, batch) == means(objective_of_half, batch)
+
+
+@pytest.mark.parametrize(
+    ("objective", "settings", "is_normal"),
+    [
+        (Condenser, Settings(), True),
+        (Master, Settings(), True),
+        (Master, Settings(decoder_init=DecoderInit.LIBRARY), False),
+        (RetroMae, Settings(), True),
+    ],
+)
+def test_new_layers_are_initialised_as_bert_or_as_torch_does(tiny, objective, settings, is_normal):
+    model = objective(backbone_of(tiny()), settings)
+    for head in model.heads.values():
+        assert len(list(head.children())) == (1 if objective is RetroMae else 2)
+    weights = []
+    for module in model.heads.modules():
+        if isinstance(module, nn.LayerNorm):
+            assert module.weight.eq(1).all()
+            assert module.bias.eq(0).all()
+        if isinstance(module, nn.Linear):
+            bound = module.in_features**-0.5
+            assert module.bias.abs().max() <= (0 if is_normal else bound)
+            # of torch's default, uniform up to the bound, the deviation is bound / sqrt(3)
+            deviation = 0.02 if is_normal else bound / math.sqrt(3)
+            weights.append(module.weight.flatten() / deviation)
+    assert torch.cat(weights).std().item() == pytest.approx(1, rel=0.1)
 
 
 def random_batch(backbone, passes=()):

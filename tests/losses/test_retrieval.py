@@ -228,6 +228,14 @@ def test_the_parts_of_a_vector_alone_count_each_passage_once(vectors):
     assert loss.item() == pytest.approx(aggretriever(queries, passages).item(), abs=1e-12)
 
 
+def test_of_one_vector_the_self_contrastive_loss_is_the_plain_one(vectors):
+    queries, passages, _ = vectors
+    options = {"self_contrastive": True}
+    loss = loss_of(settings_of(layer_weight=0.3), options, queries, passages[:, :1], None)
+    expected = loss_of(settings_of(), {}, queries, passages[:, :1], None)
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-12)
+
+
 @pytest.mark.parametrize("l2_norm", [False, True])
 @pytest.mark.parametrize("name", LOSSES)
 def test_matryoshka_sums_the_loss_over_the_first_dimensions(vectors, name, l2_norm):

@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,7 +8,12 @@ import torch
 import transformers
 
 from denserk.commands.app import run
-from denserk.config.encoding import ComputeSettings
+from denserk.config.encoding import (
+    ComputeSettings,
+    MlmHead,
+    Representation,
+    RepresentationSettings,
+)
 from denserk.data.batches import pad
 from denserk.errors import ModelError
 from denserk.losses.pretraining import RetroMae
@@ -111,6 +117,26 @@ def test_the_masked_language_model_head_is_that_of_transformers(tiny, kind):
     torch.testing.assert_close(logits, expected)
 
 
+@pytest.mark.parametrize(
+    ("kind", "missing"), [("t5", "[CLS] token"), ("electra", "masked-language-model head")]
+)
+def test_what_lacks_a_part_of_bert_cannot_be_pre_trained(tiny, kind, missing):
+    with pytest.raises(ModelError, match="cannot be pre-trained: it has no") as caught:
+        StoredEncoder.read(tiny(kind)).masked_lm()
+    assert missing in caught.value.message
+
+
+def test_agg_of_a_head_that_is_not_known_leaves_it_out(tiny):
+    stored = StoredEncoder.read(tiny("electra"))
+    settings = RepresentationSettings(Representation.AGG, agg_dim=20, cls_dim=4)
+    with pytest.raises(ModelError, match="of the backbone 'electra' is not supported") as caught:
+        stored.build(settings, train=True)
+    assert "--set mlm-head=none" in str(caught.value.hint)
+    without_head = replace(settings, mlm_head=MlmHead.NONE)
+    encoder = stored.build(without_head, train=True)
+    assert encoder(pad([[2, 9, 14, 3]], pad_id=0)).shape == (1, 24)
+
+
 @pytest.mark.parametrize("lengths", [(6, 3, 1), (4, 4, 4)])
 @pytest.mark.parametrize("kind", [*BACKBONES, *OTHERS])
 def test_states_are_the_same_bits_where_padding_is_known(tiny, kind, lengths):
@@ -122,6 +148,8 @@ def test_states_are_the_same_bits_where_padding_is_known(tiny, kind, lengths):
     with torch.inference_mode():
         expected = backbone.hidden_states(unknown)
         assert all(map(torch.equal, backbone.hidden_states(batch), expected))
+        # of MLR, the query has these states and the passage those of the last layer
+        assert torch.equal(backbone(batch), expected[-1])
         if not backbone.architecture.layers:
             return
         layers = [layer.eval() for layer in backbone.new_layers(1)]

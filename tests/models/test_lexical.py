@@ -146,6 +146,24 @@ def test_folding_is_what_the_paper_says(kind, division, size):
         assert vectors.tolist() == [oracles.folded(scores, layout)]
 
 
+@pytest.mark.parametrize(
+    ("vocabulary", "dimension", "kind", "division", "dropped", "appended"),
+    [
+        (30522, 512, STAR, STRIDED, 826, 0),
+        (30522, 512, PLUS, STRIDED, 314, 0),
+        (30522, 1536, PLUS, STRIDED, 0, 198),  # 1,338 are too many to drop
+        (30522, 512, PLUS, AggLayout.PAIRED, 826, 0),  # the slices of agg*
+        (30522, 512, STAR, RANDOM, 0, 198),  # a random order has no special tokens first
+        (50265, 640, STAR, STRIDED, 0, 935),  # RoBERTa's first tokens are frequent words
+    ],
+)
+def test_only_the_first_tokens_of_bert_are_dropped(
+    vocabulary, dimension, kind, division, dropped, appended
+):
+    layout = SliceLayout(vocabulary, dimension, kind, division, 42)
+    assert (layout.dropped, layout.appended) == (dropped, appended)
+
+
 def test_ties_zeros_and_the_seed_of_the_random_layout():
     values = SliceLayout(4, 2, STAR, STRIDED, 0).fold(torch.tensor([0.5, 0.5, 0.0, 0.0]))
     assert values.tolist() == [-0.5, 0.0]

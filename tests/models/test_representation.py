@@ -164,6 +164,48 @@ def test_mlr_is_the_cls_of_each_layer_last_first(tiny):
     torch.testing.assert_close(query_vectors, states[2][:, 0], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "t5"])
+@pytest.mark.parametrize("reduction", Reduction)
+def test_mlr_of_the_last_layer_alone_is_the_dual_encoder(tiny, kind, reduction):
+    dual_encoder = encoder(tiny(kind), "mean" if kind == "t5" else "cls")
+    stored = read_model_folder(tiny(kind)).passage
+    settings = RepresentationSettings(Representation.MLR, layers=(2,), reduction=reduction)
+    mlr = stored.build(settings, train=True).eval()  # a scalar mix is new
+    with torch.no_grad():
+        expected = dual_encoder(BATCH)
+        torch.testing.assert_close(mlr(BATCH), expected)
+        for vectors in (mlr.passage_vectors(BATCH).values, mlr.stored_vectors(BATCH)):
+            torch.testing.assert_close(vectors, expected.unsqueeze(1))
+
+
+@pytest.mark.parametrize("layers", [(0, 2), (2, 0)])
+def test_the_order_in_which_layers_are_named_does_not_matter(tiny, layers):
+    mlr = encoder(tiny(), "mlr", layers=layers, reduction=Reduction.MULTI_VECTOR)
+    states = states_of(tiny())
+    with torch.no_grad():
+        vectors = mlr.stored_vectors(BATCH)
+    torch.testing.assert_close(vectors[:, 0], states[2][:, 0])
+    torch.testing.assert_close(vectors[:, 1], states[0][:, 0])
+
+
+@pytest.mark.parametrize("layers", [(0, 1), (1, 1, 2), (2, 3)])
+def test_layers_that_are_no_set_with_the_last_are_rejected(tiny, layers):
+    with pytest.raises(ModelError, match="the last must be among those named, each once"):
+        encoder(tiny(), "mlr", layers=layers)
+
+
+def test_new_heads_of_aggretriever_are_initialised_by_torch(tiny):
+    settings = RepresentationSettings(Representation.AGG, agg_dim=20, cls_dim=50)
+    torch.manual_seed(0)
+    agg = read_model_folder(tiny()).passage.build(settings, train=True)
+    heads = agg.representation.state_dict()
+    assert heads.keys() == {"cls_proj.weight", "cls_proj.bias", "tok_proj.weight", "tok_proj.bias"}
+    bound = agg.backbone.config.hidden_size**-0.5
+    assert max(tensor.abs().max() for tensor in heads.values()) <= bound
+    # of a uniform distribution
+    assert heads["cls_proj.weight"].std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
+
+
 @pytest.mark.parametrize("normed", [False, True])
 def test_mlr_on_t5_means_over_tokens(tiny, normed):
     states = states_of(tiny("t5"), transformers.T5EncoderModel)

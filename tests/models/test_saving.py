@@ -46,6 +46,27 @@ def test_a_saved_model_has_the_vectors_and_the_settings_it_had(tiny, tmp_path, k
     np.testing.assert_array_equal(vectors(tmp_path / "m"), expected)
 
 
+@pytest.mark.parametrize("l2_norm", [False, True])
+def test_of_an_encoder_with_a_decoder_the_encoder_is_saved(writer, tmp_path, l2_norm):
+    source = writer("t5")  # T5ForConditionalGeneration
+    stored = read_model_folder(source)
+    encoder, _ = stored.build(RepresentationSettings(Representation.MEAN, l2_norm=l2_norm))
+    save_model(tmp_path / "m", encoder, load_tokenizer(source), TextSettings())
+    expected = vectors(source, {"representation": "mean", "l2_norm": l2_norm})
+    np.testing.assert_array_equal(vectors(tmp_path / "m"), expected)
+
+    model_class: Any = transformers.T5EncoderModel
+    model, report = model_class.from_pretrained(tmp_path / "m", output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    with torch.no_grad():
+        states = model.eval()(IDS).last_hidden_state
+        assert states.equal(model_class.from_pretrained(source).eval()(IDS).last_hidden_state)
+    st = pytest.importorskip("sentence_transformers")
+    embeddings = st.SentenceTransformer(str(tmp_path / "m"), device="cpu").encode(["cat dog fish"])
+    np.testing.assert_allclose(embeddings, expected[2:3], rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", WITH_HEADS)
 def test_transformers_loads_an_aggretriever_folder_heads_included(tiny, tiny_agg, kind):
     folder = tiny_agg(kind)

@@ -45,6 +45,8 @@ def test_normalised_vectors_need_a_temperature(command, tmp_path):
         ({"dimensions": "8,0"}, 2, "--dimensions 0: at least 1"),
         ({"dimensions": "8", "representation": "agg"}, 2, "--dimensions: the first dimensions of"),
         (CROSS_ENCODER | {"group_size": 1}, 2, "--group-size 1"),
+        ({"batch_size": 1, "group_size": 1}, 2, "a query has no passage but its positive"),
+        ({"distillation": "kl", "group_size": 1}, 2, "--distillation with --group-size 1"),
         (CROSS_ENCODER | {"temperature": 2}, 2, "--temperature: not used by cross-encoder"),
         (CROSS_ENCODER | {"guide": "m"}, 2, "--guide: not used by cross-encoder"),
         ({"guide": "nowhere/at-all"}, 1, "nowhere/at-all"),
@@ -62,6 +64,13 @@ def test_rejected(command, tmp_path, options, expected_status, phrase):
     assert status == expected_status
     assert phrase in printed
     assert not list(tmp_path.rglob("out/**/*.safetensors"))
+
+
+def test_a_contrast_of_no_weight_leaves_no_loss_without_a_teacher(command):
+    status, printed = command("--set", "contrastive-weight=0")
+    assert status == 2
+    assert "--distillation" in printed
+    assert command("--set", "contrastive-weight=0", distillation="kl")[0] == 0
 
 
 def test_a_rejected_run_leaves_the_one_before(command, tmp_path):

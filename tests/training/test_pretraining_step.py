@@ -44,8 +44,8 @@ def batch():
     return PretrainingBatch(random_texts([9] * 6), {}, {})
 
 
-def run_step(model, batch, limits=UNLIMITED, kind="mlm", **settings):
-    """The gradients of a step, and its terms."""
+def run_step(model, batch, limits=UNLIMITED, kind="mlm", further_batches=(), **settings):
+    """The gradients of a step, and its terms; `further_batches` are others of its update."""
     run = run_of(
         ["-"],
         PretrainingObjective(kind),
@@ -56,7 +56,8 @@ def run_step(model, batch, limits=UNLIMITED, kind="mlm", **settings):
     )
     model.zero_grad()
     torch.manual_seed(3)
-    terms = pretraining_step(model, run, batch, Update())
+    update = Update(batches=[batch, *further_batches])
+    terms = pretraining_step(model, run, batch, update)
     return gradients_of(model), {name: term.item() for name, term in terms.items()}
 
 
@@ -82,6 +83,16 @@ def test_the_released_average_weighs_chunks_the_same(model, batch):
         means.append((losses["late"] / model.counts(chunk)["late"]).item())
     assert len(means) == 3
     assert terms["late"] == pytest.approx(sum(means) / 3)
+
+
+def test_the_released_average_is_over_the_chunks_of_all_batches_of_an_update(model, batch):
+    model.eval()
+    released = {"limits": Limits(2), "loss_average": LossAverage.MICRO_BATCH}
+    gradients, terms = run_step(model, batch, **released)
+    halved_gradients, halved_terms = run_step(model, batch, further_batches=[batch], **released)
+    assert halved_terms == pytest.approx({name: term / 2 for name, term in terms.items()})
+    expected_gradients = {name: gradient / 2 for name, gradient in gradients.items()}
+    assert_same(halved_gradients, expected_gradients, 1e-10)
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 6])

@@ -1,5 +1,5 @@
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -9,13 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.spawn import spawn
+from torch.nn.functional import cross_entropy
 
-from denserk.config.training import CacheSettings
+from denserk.config.encoding import AggOrder, Representation, RepresentationSettings
+from denserk.config.finetuning import FinetuneRun
+from denserk.config.training import CacheSettings, FinetuneSettings, ObjectiveSettings
 from denserk.data.batches import TokenBatch, pad
 from denserk.data.planning import ENOUGH
 from denserk.errors import UsageError
 from denserk.models.devices import choose_device
 from denserk.models.distributed import process_group, sum_gradients
+from denserk.models.model_folder import read_model_folder
+from denserk.models.representation import Retriever
+from denserk.tasks.finetune import objective_of
 from denserk.training.steps import (
     Limits,
     Update,
@@ -107,6 +113,51 @@ def test_cached_is_direct_dropout_included(tiny, name, loss, untie):
     assert_same(step_gradients, expected_gradients, 1e-9)
     losses = {name: terms[name] for name in expected_terms}  # without the values at chance
     assert losses == pytest.approx(expected_terms, abs=1e-12)
+
+
+@pytest.mark.parametrize("order", AggOrder)
+@pytest.mark.parametrize(("cls_dim", "agg_dim"), [(6, 20), (0, 20), (6, 0)])
+@pytest.mark.parametrize("cache", [DIRECT, CACHE])
+def test_the_parts_of_aggretriever_are_trained_beside_their_sum(
+    tiny, order, cls_dim, agg_dim, cache
+):
+    """NLL(S) + a NLL(S_cls) + b NLL(S_agg), of the parts as the heads make them."""
+    settings = RepresentationSettings(
+        Representation.AGG, cls_dim=cls_dim, agg_dim=agg_dim, agg_order=order
+    )
+    torch.manual_seed(1)
+    model = Retriever(*read_model_folder(tiny("bert")).build(settings, train=True)).double()
+    model.eval()  # without dropout
+    batch = batch_of(3)
+    weights = {"cls": 0.3, "agg": 0.7}
+    run = FinetuneRun(
+        FinetuneSettings(model="m", train_data=("t",), output="o"),
+        objective=ObjectiveSettings(cls_weight=0.3, agg_weight=0.7),
+    )
+    terms = retrieval_step(model, objective_of(run, model), cache, True, batch, Update())
+
+    def parts_of(texts):
+        hidden = model.passage.backbone(texts)
+        heads: Any = model.passage.representation
+        parts = {}
+        if cls_dim:
+            parts["cls"] = heads.cls_proj(hidden[:, 0])
+        if agg_dim:
+            parts["agg"] = heads.lexical_part(hidden, texts, model.passage.backbone)
+        return parts
+
+    scores = {}
+    query_parts = parts_of(batch.queries)
+    for name, passage_part in parts_of(batch.passages).items():
+        scores[name] = query_parts[name] @ passage_part.T
+    positives = batch.groups[:, 0]
+    total_scores = torch.stack(list(scores.values())).sum(0)
+    expected = {"contrastive": cross_entropy(total_scores, positives).item()}
+    if len(scores) == 2:  # else the sum is the only part
+        for name, weight in weights.items():
+            expected[name] = weight * cross_entropy(scores[name], positives).item()
+    losses = {name: terms[name].item() for name in terms if not name.startswith("chance")}
+    assert losses == pytest.approx(expected, abs=1e-12)
 
 
 class SavedTensor:

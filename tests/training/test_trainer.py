@@ -1,14 +1,18 @@
+import shutil
+
 import pytest
 import torch
+import torch.distributed as dist
 import transformers
 from torch import nn
+from torch.multiprocessing.spawn import spawn
 from torch.utils.data import Dataset
 
 from denserk.config.training import DevMetric, OptimizerSettings, ValidationSettings
 from denserk.data.batches import pad
 from denserk.errors import DenserkError
 from denserk.models.model_folder import StoredEncoder
-from denserk.training.trainer import Trainer, Training, _enable_checkpointing
+from denserk.training.trainer import Trainer, Training, _enable_checkpointing, warmup_steps_of
 from tests.support.tiny_models import BACKBONES
 
 
@@ -118,12 +122,53 @@ def test_an_update_is_adamw_s(tmp_path, accumulated):
     assert trainer.logged("epoch") == pytest.approx(epochs)
 
 
+def test_warm_up_of_a_share_is_rounded_up():
+    optimizer = OptimizerSettings(warmup_ratio=0.1)
+    assert [warmup_steps_of(optimizer, steps) for steps in (1, 2, 20, 25)] == [0, 1, 2, 3]
+
+
 def test_a_loss_that_is_not_a_number_stops_the_run(tmp_path):
     trainer = trainer_of(tmp_path, nan_at=5)
     with pytest.raises(DenserkError, match="the loss of step 6 is not a number") as caught:
         trainer.run(resume=False)
     checkpoint = tmp_path / "checkpoints" / "checkpoint-4"
     assert f"{checkpoint} is the last good checkpoint" in str(caught.value.hint)
+
+
+def draws_of(trainer, *, resume):
+    """Run a training; return a random number of each of its steps."""
+    fit = trainer.step
+    draws = []
+
+    def draw_and_fit(batch, update):
+        draws.append(torch.rand(1).item())
+        return fit(batch, update)
+
+    trainer.step = draw_and_fit
+    trainer.run(resume=resume)
+    return draws
+
+
+def draw_in_a_process(rank, folder, meeting):
+    """Write what the steps of a new run and of a resumed one draw, as one of two processes."""
+    dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    new_draws = draws_of(trainer_of(folder / "new"), resume=False)
+    resumed_draws = draws_of(trainer_of(folder / "cut"), resume=True)
+    torch.save((new_draws, resumed_draws), folder / f"draws-{rank}")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_each_process_has_its_own_dropout_also_where_a_run_is_resumed_by_more(tmp_path):
+    trainer_of(tmp_path / "cut").run(resume=False)
+    for step in (8, 10):
+        shutil.rmtree(tmp_path / "cut" / "checkpoints" / f"checkpoint-{step}")
+    spawn(draw_in_a_process, (tmp_path, tmp_path / "meeting"), 2)
+    draws_by_rank = [torch.load(tmp_path / f"draws-{rank}") for rank in range(2)]
+    for steps, draws, other_draws in zip((10, 6), *draws_by_rank, strict=True):
+        assert len(draws) == len(other_draws) == steps
+        assert not set(draws) & set(other_draws)
 
 
 @pytest.mark.parametrize(
