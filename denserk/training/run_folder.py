@@ -72,11 +72,7 @@ from denserk.plots import save_if_installed
 from denserk.training.card import extend_card
 from denserk.training.curves import draw_curves
 from denserk.training.steps import CHANCE
-<<<<<<< HEAD
-from denserk.training.trainer import EVAL, Trainer, Training
-=======
-from denserk.training.trainer import Prepared, Trainer, Training
->>>>>>> parity
+from denserk.training.trainer import EVAL, Prepared, Trainer, Training
 from denserk.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -194,36 +190,11 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
         speed = trainer.speed()  # on all processes
         if speed:
             logger.info(speed)
-<<<<<<< HEAD
-        losses = trainer.logged("loss")
-        last_loss = losses[-1] if losses else None
-        last_validation = trainer.final_validation
-        return TrainingResult(
-            trainer.step_number,
-            trainer.first_step,
-            last_loss,
-            trainer.best,
-            validation=measures_of(last_validation),
-            validated_step=last_validation.get("step", 0),
-        )
-
-
-def measures_of(entry: Mapping[str, Any]) -> dict[str, float]:
-    """Return the measures of a validation in the log, by their names.
-
-    >>> measures_of({"step": 10, "epoch": 0.5, "eval_RR@10": 0.25})
-    {'RR@10': 0.25}
-    """
-    measures = {}
-    for name, value in entry.items():
-        if name.startswith(EVAL):
-            measures[name.removeprefix(EVAL)] = value
-    return measures
-=======
         return _result_of(trainer)
 
 
 def _is_main_process() -> bool:
+    """Return whether this is the process that writes."""
     rank, _ = distributed.world()
     return rank == 0
 
@@ -267,13 +238,28 @@ def _write_start(work: Path, run: FinetuneRun | PretrainRun, record: Mapping[str
 def _result_of(trainer: Trainer) -> TrainingResult:
     """Return what a run did."""
     losses = trainer.logged("loss")
+    last_validation = trainer.final_validation
     return TrainingResult(
         steps=trainer.step_number,
         first_step=trainer.first_step,
         loss=losses[-1] if losses else None,
         best=trainer.best,
+        validation=measures_of(last_validation),
+        validated_step=last_validation.get("step", 0),
     )
->>>>>>> parity
+
+
+def measures_of(entry: Mapping[str, Any]) -> dict[str, float]:
+    """Return the measures of a validation in the log, by their names.
+
+    >>> measures_of({"step": 10, "epoch": 0.5, "eval_RR@10": 0.25})
+    {'RR@10': 0.25}
+    """
+    measures = {}
+    for name, value in entry.items():
+        if name.startswith(EVAL):
+            measures[name.removeprefix(EVAL)] = value
+    return measures
 
 
 def _write_model(
