@@ -41,7 +41,13 @@ from denserk.config.retrieval import (
 from denserk.errors import UsageError
 from denserk.io.exclusions import chosen_exclusions
 from denserk.io.vector_formats import VectorBlock, write_vectors
-from denserk.python_inputs import is_vectors, read_ids, read_vectors, wrong_argument
+from denserk.python_inputs import (
+    is_vectors,
+    read_docids,
+    read_ids,
+    read_vectors,
+    wrong_argument,
+)
 from denserk.records import Query
 from denserk.reporting import track
 
@@ -241,7 +247,7 @@ class Index:
         reads the corpus that the index was made of, or `corpus`, and copies it to a temporary file.
         A UsageError says which corpus is not there.
         """
-        listed_docids = [docids] if isinstance(docids, str) else list(docids)
+        listed_docids = [docids] if isinstance(docids, str) else read_docids(docids, "docids")
         corpus_name = None if corpus is None else path_text(corpus, "corpus")
         passages = self._passages_of(corpus_name).get(listed_docids)
         fields_by_docid = {}

@@ -195,6 +195,14 @@ def test_an_index_that_is_kept_stays_when_it_is_closed(tmp_path):
     denserk.Index.build(VECTORS, output=tmp_path / "index", overwrite=True)
 
 
+def test_options_may_be_numbers_of_numpy():
+    corpus = {"d1": "moon moon", "d2": "moon sun"}
+    expected = denserk.BM25.build(corpus, k1=1.5, b=1).search("moon", hits=1)
+    for k1, b in ((np.float64(1.5), np.int64(1)), (np.float32(1.5), np.float16(1))):
+        index = denserk.BM25.build(corpus, k1=k1, b=b)
+        assert index.search("moon", hits=np.int32(1)) == expected
+
+
 def test_passages_by_their_ids():
     index = denserk.BM25.build({"d1": "moon", "d2": {"title": "Sun", "text": "it sets"}})
     expected = {"d2": {"title": "Sun", "text": "it sets"}, "d1": {"title": "", "text": "moon"}}
@@ -202,6 +210,7 @@ def test_passages_by_their_ids():
     assert passages == expected
     assert list(passages) == ["d2", "d1"]
     assert index.passages("d1") == {"d1": expected["d1"]}
+    assert denserk.BM25.build(["moon", "sun"]).passages([1]) == {"1": {"title": "", "text": "sun"}}
     assert pickle.loads(pickle.dumps(index)).passages(["d2", "d1"]) == expected
     index.close()
     with pytest.raises(UsageError, match="closed"):
