@@ -23,6 +23,7 @@ from denserk.records import EXCLUDED_IDS, NO_FIELDS, Passage, Query
 QID = ("qid", "query_id", "query-id", "q_id", "_id", "id")
 DOCID = ("docid", "doc_id", "docno", "corpus-id", "_id", "id")
 SCORE = ("score", "relevance", "rel", "label")
+ARRAY = "a NumPy array or a torch tensor of shape (N, D)"
 SHOWN = 60  # characters of a wrong value that a message shows
 
 
@@ -420,10 +421,10 @@ def read_vectors(value: Any, argument: str) -> NDArray[np.float32]:
             value = value.float()  # NumPy has no bfloat16
         value = value.numpy()
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu":
-        raise wrong_argument(argument, value, "vectors of shape (N, D)")
+        raise wrong_argument(argument, value, ARRAY)
     rows = value[None] if value.ndim == 1 else value
     if rows.ndim != 2 or rows.shape[1] == 0:
-        raise wrong_argument(argument, value, "vectors of shape (N, D)")
+        raise wrong_argument(argument, value, ARRAY)
     with np.errstate(over="ignore"):
         return rows.astype(np.float32, copy=False)
 
