@@ -83,6 +83,7 @@ class Index:
         self._opened: OpenedIndex | None = opened
         self._options = options  # a pickled index is opened again with them
         self._scratch = scratch  # the temporary folder of the index
+        self._corpus_folder: ScratchFolder | None = None  # of a corpus that was in memory
         self._passage_model: QueryEncoder | None = None  # loaded by the first search that needs it
         self._passages: dict[str | None, Passages] = {}  # by the corpus that was named, or None
         self._reading_passages = Lock()
@@ -184,8 +185,9 @@ class Index:
         self._opened = None
         self._passage_model = None
         self._passages.clear()
-        if self._scratch is not None:
-            self._scratch.close()
+        for folder in (self._scratch, self._corpus_folder):
+            if folder is not None:
+                folder.close()
 
     @documented(SEARCH)
     def search(
@@ -327,14 +329,16 @@ class BM25(Index):
         **options: Unpack[BM25Options],
     ) -> Self:
         """Index the terms of a corpus; options as in `denserk index`: k1, b, language, ..."""
-        scratch = ScratchFolder()  # goes with this call if the index is in `output`
+        scratch = ScratchFolder()
         folder = output or scratch.path / TEMPORARY_INDEX
         with without_names_of(scratch.path):
             source = store_input("corpus", corpus, scratch.path / "corpus.jsonl", options)
             typed = BM25_INDEX.typed(options, corpus=source, output=folder, type=IndexType.BM25)
             with BM25_INDEX.claimed(typed):
                 _build(typed)
-            return cls._open_built(folder, None if output else scratch)
+            index = cls._open_built(folder, None if output else scratch)
+        index._corpus_folder = scratch  # `passages` reads it, also where the index is in `output`
+        return index
 
     @classmethod
     @documented(OPEN)
