@@ -448,7 +448,11 @@ def read_ids(ids: Any, vectors: NDArray[np.float32]) -> list[str]:
         raise UsageError(f"{len(names):,} ids for {len(vectors):,} vectors", "give one id a vector")
     _reject_repeated_ids(names, "ids")
     if len(vectors):
-        refuse_non_finite("vectors", names, vectors)
+        try:
+            refuse_non_finite("vectors", names, vectors)
+        except DenserkError as error:
+            error.hint = "give finite numbers that float32 can hold"
+            raise
     return names
 
 
