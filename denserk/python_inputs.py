@@ -23,6 +23,7 @@ from denserk.records import EXCLUDED_IDS, NO_FIELDS, Passage, Query
 QID = ("qid", "query_id", "query-id", "q_id", "_id", "id")
 DOCID = ("docid", "doc_id", "docno", "corpus-id", "_id", "id")
 SCORE = ("score", "relevance", "rel", "label")
+ARRAY = "a NumPy array or a torch tensor of shape (N, D)"
 SHOWN = 60  # characters of a wrong value that a message shows
 
 
@@ -88,6 +89,7 @@ def read_texts(value: Any, kind: TextKind) -> list[Text]:
         if key is None:
             key = _first_field(fields, kind.id_columns)
         id = None if key is None else _id(key, kind.name, kind.record)
+        _reject_surrogates(fields, kind.name, position)
         texts.append(Text(id, fields))
     return texts
 
@@ -275,9 +277,44 @@ def _id(value: Any, argument: str, record: str) -> str:
     if isinstance(value, np.generic):
         value = value.item()
     try:
-        return identifier(value, argument, None, record)
+        id = identifier(value, argument, None, record)
     except DenserkError as error:
         raise UsageError(error.message, error.hint) from None
+    if "\0" in id:  # where trec_eval would end the id, and take two passages for one
+        raise UsageError(f"{argument}: found a zero byte in the {record} id {_shown(repr(id))}")
+    if _has_surrogate(id):
+        raise _surrogate_error(id, f"{argument}: found the {record} id")
+    return id
+
+
+def _reject_surrogates(fields: Mapping[str, Any], argument: str, position: int) -> None:
+    """Raise a UsageError for a text among the fields of a record that no file can hold."""
+    for name, value in fields.items():
+        if isinstance(value, str) and _has_surrogate(value):
+            raise _surrogate_error(value, f"{argument}: found, as {name} of item {position},")
+
+
+def _has_surrogate(text: str) -> bool:
+    r"""Return whether a text has half of a character: UTF-8 cannot encode it.
+
+    >>> _has_surrogate("café"), _has_surrogate(b"caf\xe9".decode("utf-8", "surrogateescape"))
+    (False, True)
+    """
+    if text.isascii():
+        return False
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _surrogate_error(text: str, found: str) -> UsageError:
+    """Return the error of a text with half of a character."""
+    return UsageError(
+        f"{found} {_shown(ascii(text))}; expected text that UTF-8 can encode",
+        'of the name of a file: os.fsencode(name).decode("utf-8", "replace")',
+    )
 
 
 def read_records(value: Any, argument: str) -> list[dict[str, Any]]:
@@ -291,7 +328,9 @@ def read_records(value: Any, argument: str) -> list[dict[str, Any]]:
             raise UsageError(
                 f"{argument}: found {_described(row)} as item {position}; expected a dict"
             )
-        records.append({str(name): field for name, field in row.items()})
+        record = {str(name): field for name, field in row.items()}
+        _reject_surrogates(record, argument, position)
+        records.append(record)
     return records
 
 
@@ -382,12 +421,19 @@ def read_vectors(value: Any, argument: str) -> NDArray[np.float32]:
             value = value.float()  # NumPy has no bfloat16
         value = value.numpy()
     if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu":
-        raise wrong_argument(argument, value, "vectors of shape (N, D)")
+        raise wrong_argument(argument, value, ARRAY)
     rows = value[None] if value.ndim == 1 else value
     if rows.ndim != 2 or rows.shape[1] == 0:
-        raise wrong_argument(argument, value, "vectors of shape (N, D)")
+        raise wrong_argument(argument, value, ARRAY)
     with np.errstate(over="ignore"):
         return rows.astype(np.float32, copy=False)
+
+
+def read_docids(docids: Any, argument: str) -> list[str]:
+    """Return the ids of passages, in their order; those of a run's hits are its keys."""
+    if isinstance(docids, str | bytes) or not isinstance(docids, Iterable):
+        raise wrong_argument(argument, docids, "ids of passages")
+    return [_id(docid, argument, "passage") for docid in docids]
 
 
 def read_ids(ids: Any, vectors: NDArray[np.float32]) -> list[str]:
@@ -402,7 +448,11 @@ def read_ids(ids: Any, vectors: NDArray[np.float32]) -> list[str]:
         raise UsageError(f"{len(names):,} ids for {len(vectors):,} vectors", "give one id a vector")
     _reject_repeated_ids(names, "ids")
     if len(vectors):
-        refuse_non_finite("vectors", names, vectors)
+        try:
+            refuse_non_finite("vectors", names, vectors)
+        except DenserkError as error:
+            error.hint = "give finite numbers that float32 can hold"
+            raise
     return names
 
 

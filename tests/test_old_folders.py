@@ -42,6 +42,12 @@ def test_an_old_index_is_searched_with_old_query_vectors(name):
     assert_same_run(Run.load("now.trec"), Run.load(f"{name}.trec"))
 
 
+@pytest.mark.parametrize("name", ["hnswpq", "pq"])
+def test_an_old_graph_over_codes_is_said_to_compare_by_distance(name, caplog):
+    Index.open(f"index-{name}")
+    assert ("compares by Euclidean distance" in caplog.text) == (name == "hnswpq")
+
+
 def test_an_old_folder_of_vectors_is_searched_as_an_index():
     search(index="vectors", encoded_queries="encoded", hits=10, output="now.trec")
     assert_same_run(Run.load("now.trec"), Run.load("vectors.trec"))

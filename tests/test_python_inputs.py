@@ -382,3 +382,11 @@ def test_texts_by_id_of_which_one_is_named_like_a_field_are_rejected(model):
 def test_ids_that_are_equal_as_strings_are_rejected(run):
     with pytest.raises(DenserkError, match="1 occurs twice"):
         denserk.evaluate(run, {"1": {"d": 1}}, "RR@10")
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, 1e300])
+def test_vectors_of_no_finite_numbers_bring_a_hint_for_arrays(number):
+    with pytest.raises(DenserkError) as caught:
+        denserk.Index.build(np.array([[1.0, 2.0], [3.0, number]]))
+    assert "--" not in str(caught.value.hint)  # no option of a model
+    assert "of 1 that" in caught.value.message

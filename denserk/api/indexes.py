@@ -41,7 +41,13 @@ from denserk.config.retrieval import (
 from denserk.errors import UsageError
 from denserk.io.exclusions import chosen_exclusions
 from denserk.io.vector_formats import VectorBlock, write_vectors
-from denserk.python_inputs import is_vectors, read_ids, read_vectors, wrong_argument
+from denserk.python_inputs import (
+    is_vectors,
+    read_docids,
+    read_ids,
+    read_vectors,
+    wrong_argument,
+)
 from denserk.records import Query
 from denserk.reporting import track
 
@@ -77,6 +83,7 @@ class Index:
         self._opened: OpenedIndex | None = opened
         self._options = options  # a pickled index is opened again with them
         self._scratch = scratch  # the temporary folder of the index
+        self._corpus_folder: ScratchFolder | None = None  # of a corpus that was in memory
         self._passage_model: QueryEncoder | None = None  # loaded by the first search that needs it
         self._passages: dict[str | None, Passages] = {}  # by the corpus that was named, or None
         self._reading_passages = Lock()
@@ -178,8 +185,9 @@ class Index:
         self._opened = None
         self._passage_model = None
         self._passages.clear()
-        if self._scratch is not None:
-            self._scratch.close()
+        for folder in (self._scratch, self._corpus_folder):
+            if folder is not None:
+                folder.close()
 
     @documented(SEARCH)
     def search(
@@ -241,7 +249,7 @@ class Index:
         reads the corpus that the index was made of, or `corpus`, and copies it to a temporary file.
         A UsageError says which corpus is not there.
         """
-        listed_docids = [docids] if isinstance(docids, str) else list(docids)
+        listed_docids = [docids] if isinstance(docids, str) else read_docids(docids, "docids")
         corpus_name = None if corpus is None else path_text(corpus, "corpus")
         passages = self._passages_of(corpus_name).get(listed_docids)
         fields_by_docid = {}
@@ -321,14 +329,16 @@ class BM25(Index):
         **options: Unpack[BM25Options],
     ) -> Self:
         """Index the terms of a corpus; options as in `denserk index`: k1, b, language, ..."""
-        scratch = ScratchFolder()  # goes with this call if the index is in `output`
+        scratch = ScratchFolder()
         folder = output or scratch.path / TEMPORARY_INDEX
         with without_names_of(scratch.path):
             source = store_input("corpus", corpus, scratch.path / "corpus.jsonl", options)
             typed = BM25_INDEX.typed(options, corpus=source, output=folder, type=IndexType.BM25)
             with BM25_INDEX.claimed(typed):
                 _build(typed)
-            return cls._open_built(folder, None if output else scratch)
+            index = cls._open_built(folder, None if output else scratch)
+        index._corpus_folder = scratch  # `passages` reads it, also where the index is in `output`
+        return index
 
     @classmethod
     @documented(OPEN)

@@ -7,6 +7,7 @@ from contextlib import suppress
 from difflib import get_close_matches
 from enum import Enum
 from functools import cache
+from numbers import Integral, Real
 from os import PathLike
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -128,8 +129,10 @@ def _as_int(value: Any) -> int:
     if isinstance(value, str):
         with suppress(ValueError):
             number = int(value)
-    if isinstance(number, int) and not isinstance(number, bool):
-        return number
+    if isinstance(number, bool):
+        raise _mismatch(value, "a whole number")
+    if isinstance(number, Integral):  # it may be one of NumPy
+        return int(number)
     raise _mismatch(value, "a whole number")
 
 
@@ -139,8 +142,12 @@ def _as_float(value: Any) -> float:
     if isinstance(value, str):
         with suppress(ValueError):  # YAML reads 5e-6 as a text
             number = float(value)
-    if isinstance(number, int | float) and not isinstance(number, bool):
-        return number
+    if isinstance(number, bool):
+        raise _mismatch(value, "a number")
+    if isinstance(number, Integral):  # it may be one of NumPy
+        return int(number)
+    if isinstance(number, Real):
+        return float(number)
     raise _mismatch(value, "a number")
 
 

@@ -51,14 +51,57 @@ def create_index(count: int, dimension: int, settings: IndexSettings) -> EmptyIn
     factory = _factory_string(count, settings)
     metric = faiss.METRIC_INNER_PRODUCT if settings.similarity is Metric.INNER else faiss.METRIC_L2
     with faiss_errors(partial(_rejection, factory)):
-        index = faiss.index_factory(dimension, factory, metric)
+        index = _index_of_factory(dimension, factory, metric)
     for inner in inner_indexes(index):
         if hasattr(inner, "do_polysemous_training"):
             # it takes minutes, and serves a kind of search that denserk does not use
             inner.do_polysemous_training = False
         if isinstance(inner, faiss.IndexHNSW):
             inner.hnsw.efConstruction = settings.efC
+        _keep_clustering_quiet(inner)
     return EmptyIndex(factory, index)
+
+
+def _index_of_factory(dimension: int, factory: str, metric: int) -> Any:
+    """Return the index of a factory string that compares by a metric of faiss.
+
+    faiss's own function makes some indexes for Euclidean distance, whatever the metric: a graph
+    over product-quantised codes is made again, and others are a UsageError.
+    """
+    faiss = load_faiss()
+    index = faiss.index_factory(dimension, factory, metric)
+    if isinstance(index, faiss.IndexHNSWPQ) and index.metric_type != metric:
+        quantizer = faiss.downcast_index(index.storage).pq
+        links = index.hnsw.nb_neighbors(1)  # of a vector on the levels above the lowest one
+        index = faiss.IndexHNSWPQ(dimension, quantizer.M, links, quantizer.nbits, metric)
+    if index.metric_type != metric:
+        message = f"faiss makes {factory} for Euclidean distance alone"
+        raise UsageError(message, "give --metric l2, or another --factory")
+    return index
+
+
+def _keep_clustering_quiet(index: Any) -> None:
+    """Keep faiss from printing a line for each clustering of few vectors: `_train` logs one."""
+    faiss = load_faiss()
+    for owner in (index, *_quantizers_of(index)):
+        if hasattr(owner, "cp"):  # the parameters of its clustering
+            owner.cp.min_points_per_centroid = 1
+    if not isinstance(index, faiss.IndexPreTransform):
+        return
+    for number in range(index.chain.size()):
+        transform = faiss.downcast_VectorTransform(index.chain.at(number))
+        if isinstance(transform, faiss.OPQMatrix):
+            # it clusters by this one, with 8 bits, hundreds of times
+            quantizer = faiss.ProductQuantizer(transform.d_out, transform.M, 8)
+            quantizer.cp.min_points_per_centroid = 1
+            transform.pq = quantizer
+            quantizer.this.disown()  # it lives as long as the transformation needs it
+
+
+def _quantizers_of(index: Any) -> list[Any]:
+    """Return the quantizers of vectors that an index trains: product and residual ones."""
+    quantizers = [getattr(index, name, None) for name in ("pq", "refine_pq", "rq")]
+    return [quantizer for quantizer in quantizers if quantizer is not None]
 
 
 def _factory_string(count: int, settings: IndexSettings) -> str:
@@ -156,9 +199,28 @@ def _train(index: Any, vectors: Vectors, settings: IndexSettings) -> None:
         return
     sample_size = min(len(vectors), settings.train_size)
     logger.info(f"training on {sample_size:,} vectors")
+    centroids = _most_centroids(index)
+    if centroids > 1 and sample_size < GOOD_TRAINING * centroids:
+        logger.warning(
+            f"{centroids:,} centroids are trained on {sample_size:,} vectors: fewer than the "
+            f"{GOOD_TRAINING * centroids:,} that faiss recommends"
+        )
     generator = np.random.default_rng(settings.seed)
     rows = generator.choice(len(vectors), sample_size, replace=False)
     index.train(vectors[np.sort(rows)])  # in order, as they may be read from a file
+
+
+def _most_centroids(index: Any) -> int:
+    """Return the largest number of centroids that an index trains at once; 0 if it has none."""
+    faiss = load_faiss()
+    counts = [0]
+    for inner in inner_indexes(index):
+        if isinstance(inner, faiss.IndexIVF):
+            counts.append(int(inner.nlist))
+        for quantizer in _quantizers_of(inner):
+            if isinstance(quantizer, faiss.ProductQuantizer):
+                counts.append(int(quantizer.ksub))
+    return max(counts)
 
 
 def _blocks(vectors: Vectors) -> Iterator[Vectors]:

@@ -337,6 +337,13 @@ def _open_approximate_index(
     tuned_options = manifest.contents.get("search", {}) if manifest else {}
     device = settings.index_device or compute.device
     index = FaissIndex(path, settings, device, compute.threads, tuned_options)
+    recorded_metric = manifest.settings.get("metric") if manifest else None
+    if recorded_metric == Metric.INNER and index.metric is not Metric.INNER:
+        # denserk 0.2.0 built graphs over product-quantised codes so
+        logger.warning(
+            f"{name} was to compare by inner product, and compares by Euclidean distance: the "
+            "ranking is that of inner products for unit vectors alone; build it again"
+        )
     part = mapped_files.Part(
         name,
         path.with_name(folder.DOCID),

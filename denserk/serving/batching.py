@@ -119,14 +119,14 @@ class Batcher:
         while True:
             await asyncio.sleep(self._settings.reload_seconds)
             for index in self.service.indexes.values():
-                if await asyncio.to_thread(index.was_rebuilt):
-                    await self._reload(index)
-                else:
-                    index.reload_error = None
+                await self._reload_if_rebuilt(index)
 
-    async def _reload(self, index: ServedIndex) -> None:
+    async def _reload_if_rebuilt(self, index: ServedIndex) -> None:
         """Open the new version of an index and exchange it; the old one stays if that fails."""
         try:
+            if not await asyncio.to_thread(index.was_rebuilt):
+                index.reload_error = None
+                return
             opened = await asyncio.to_thread(index.open)
         except Exception as error:  # noqa: BLE001  (whatever it is, the old version answers)
             message = reason_of(error)

@@ -195,6 +195,18 @@ def test_an_index_that_is_kept_stays_when_it_is_closed(tmp_path):
     denserk.Index.build(VECTORS, output=tmp_path / "index", overwrite=True)
 
 
+def test_options_may_be_numbers_of_numpy():
+    corpus = {"d1": "moon moon", "d2": "moon sun"}
+    expected = denserk.BM25.build(corpus, k1=1.5, b=1).search("moon", hits=1)
+    hits: Any = np.int32(1)
+    options: list[Any] = [
+        {"k1": np.float64(1.5), "b": np.int64(1)},
+        {"k1": np.float32(1.5), "b": np.float16(1)},
+    ]
+    for numbers in options:
+        assert denserk.BM25.build(corpus, **numbers).search("moon", hits=hits) == expected
+
+
 def test_passages_by_their_ids():
     index = denserk.BM25.build({"d1": "moon", "d2": {"title": "Sun", "text": "it sets"}})
     expected = {"d2": {"title": "Sun", "text": "it sets"}, "d1": {"title": "", "text": "moon"}}
@@ -202,10 +214,22 @@ def test_passages_by_their_ids():
     assert passages == expected
     assert list(passages) == ["d2", "d1"]
     assert index.passages("d1") == {"d1": expected["d1"]}
+    numbers: Any = [1]
+    assert denserk.BM25.build(["moon", "sun"]).passages(numbers) == {
+        "1": {"title": "", "text": "sun"}
+    }
     assert pickle.loads(pickle.dumps(index)).passages(["d2", "d1"]) == expected
     index.close()
     with pytest.raises(UsageError, match="closed"):
         index.passages(["d1"])
+
+
+def test_passages_of_a_corpus_in_memory_whose_index_is_kept(tmp_path):
+    with denserk.BM25.build({"d1": "moon"}, output=tmp_path / "index") as index:
+        assert index.passages(["d1"]) == {"d1": {"title": "", "text": "moon"}}
+    with pytest.raises(UsageError) as caught:
+        denserk.BM25.open(tmp_path / "index").passages(["d1"])
+    assert "corpus" in str(caught.value.hint)
 
 
 def test_passages_of_an_index_of_files(tmp_path):

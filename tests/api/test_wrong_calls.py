@@ -14,6 +14,7 @@ from tests.support.toy import PASSAGES, QRELS, QUERIES
 RUN = {"q1": {"d1": 2.0, "d3": 1.0}}
 CORPUS = [{"id": docid, "title": title, "text": text} for docid, (title, text) in PASSAGES.items()]
 VECTORS = np.ones((3, 4), np.float32)
+HALF_CHARACTER = b"caf\xe9".decode("utf-8", "surrogateescape")  # as names of files may have
 
 
 class Setup(NamedTuple):
@@ -78,6 +79,10 @@ CALLS: dict[str, Call] = {
     "encode a missing corpus": lambda s: s.model.encode_to(s.folder / "v", corpus=MISSING),
     "encode wrong texts": lambda s: api.encode(s.name, s.folder / "v", corpus=7),
     "encode no text at all": lambda s: api.encode(s.name, s.folder / "v", corpus=[]),
+    "encode half a character": lambda s: s.model.encode_queries([HALF_CHARACTER]),
+    "encode a title with half a character": lambda s: s.model.encode_passages(
+        [{"title": HALF_CHARACTER, "text": "moon"}]
+    ),
     # indexes
     "build of None": lambda s: api.Index.build(None),
     "build of a list": lambda s: api.Index.build([[1.0, 2.0]]),
@@ -86,6 +91,14 @@ CALLS: dict[str, Call] = {
     "build of numbers that are not finite": lambda s: api.Index.build(VECTORS * np.nan),
     "build with other ids": lambda s: api.Index.build(VECTORS, ids=["a"]),
     "build with ids that are numbers": lambda s: api.Index.build(VECTORS, ids=[0.5, 1.5, 2.5]),
+    "build with half a character in an id": lambda s: api.Index.build(
+        VECTORS, ids=["a", "b", HALF_CHARACTER]
+    ),
+    "build with a zero byte in an id": lambda s: api.Index.build(VECTORS, ids=["a", "b", "c\0"]),
+    "build of BM25 with half a character": lambda s: api.BM25.build({"d1": HALF_CHARACTER}),
+    "build of BM25 with half a character in a field": lambda s: api.BM25.build(
+        [{"key": "d1", "body": HALF_CHARACTER}], id_field="key", text_field="body"
+    ),
     "build of an unknown type": lambda s: api.Index.build(VECTORS, type="tree"),
     "build of a number as type": lambda s: api.Index.build(VECTORS, type=3),
     "build with an option of BM25": lambda s: api.Index.build(VECTORS, k1=0.9),
@@ -126,6 +139,7 @@ CALLS: dict[str, Call] = {
     "search with a tag": lambda s: s.flat.search(VECTORS, tag="x"),
     "search with an unknown option": lambda s: s.flat.search(VECTORS, hit=3),
     "search exactly with nprobe": lambda s: s.flat.search(VECTORS, nprobe=3),
+    "passages of None": lambda s: api.BM25.build(CORPUS).passages(None),
     # runs
     "a run of a missing file": lambda s: api.Run.load(MISSING),
     "a run of a number": lambda s: api.Run.load(7),
@@ -156,6 +170,8 @@ CALLS: dict[str, Call] = {
     # evaluation
     "evaluate None": lambda s: api.evaluate(None, QRELS),
     "evaluate by None": lambda s: api.evaluate(RUN, None),
+    "evaluate half a character": lambda s: api.evaluate({"q1": {HALF_CHARACTER: 1.0}}, QRELS),
+    "evaluate by a zero byte": lambda s: api.evaluate(RUN, {"q1": {"d1\0a": 1}}),
     "evaluate by nothing": lambda s: api.evaluate(RUN, {}),
     "evaluate by empty judgments": lambda s: api.evaluate(RUN, {"q1": {}}),
     "evaluate nothing": lambda s: api.evaluate({}, QRELS),

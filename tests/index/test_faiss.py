@@ -41,6 +41,40 @@ def test_every_type_is_built_and_searched(tmp_path, index_type, metric):
     assert recall(path, metric) >= LEAST_RECALLS[index_type]
 
 
+@pytest.mark.parametrize("factory", ["HNSW16_PQ8x4", "HNSW16,PQ8x4", "HNSW16,SQ8", "PQ8x4", "SQ6"])
+@pytest.mark.parametrize("metric", Metric)
+def test_a_factory_compares_by_the_metric_that_is_given(tmp_path, factory, metric):
+    lengths = np.random.default_rng(1).uniform(0.3, 3, (len(VECTORS), 1))
+    vectors = (VECTORS * lengths).astype(np.float32)
+    path = build_file(tmp_path / "index", vectors, factory=factory, metric=metric, threads=1)
+    index = FaissIndex(path, SearchSettings())
+    assert index.metric is metric
+    scores, rows = index.search(VECTORS[:5], 3)
+    if metric is Metric.INNER:
+        expected = np.einsum(
+            "bkd,bd->bk", index.reconstruct(rows.ravel()).reshape(5, 3, 16), VECTORS[:5]
+        )
+    else:
+        differences = index.reconstruct(rows.ravel()).reshape(5, 3, 16) - VECTORS[:5, None]
+        expected = -np.square(differences).sum(axis=2)
+    np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_factory_of_another_metric_alone_is_rejected(tmp_path):
+    for factory in ("PCA8,HNSW8_PQ4x4", "NSG8_PQ4x4"):
+        with pytest.raises(UsageError, match="Euclidean distance alone"):
+            build_file(tmp_path / "index", factory=factory)
+        assert build_file(tmp_path / "index", factory=factory, metric=Metric.L2, threads=1).exists()
+
+
+@pytest.mark.parametrize("factory", ["PQ4x8", "OPQ4,PQ4x8", "IVF40,PQ4x4", "IVF40,Flat"])
+def test_training_on_few_vectors_is_one_warning(tmp_path, capfd, caplog, factory):
+    build_file(tmp_path / "index", VECTORS[:300], factory=factory, threads=1)
+    assert "clustering" not in "".join(capfd.readouterr())  # faiss's own lines
+    (record,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "on 300 vectors" in record.message
+
+
 @pytest.mark.parametrize(
     ("index_type", "is_trained"),
     [(IndexType.HNSW, False), (IndexType.IVF, True), (IndexType.PQ, True)],

@@ -210,3 +210,26 @@ def test_the_old_version_answers_while_the_new_one_cannot_be_opened(own_index, t
             time.sleep(0.05)
     (warning,) = warnings_of(caplog)
     assert warning.startswith("bm25 answers from its old version: ")
+
+
+def test_a_folder_that_cannot_be_looked_at_for_a_while_is_opened_again_later(
+    own_index, monkeypatch, caplog
+):
+    own_index("the moon")
+    with opened_service("bm25") as service, client_of(service, reload_seconds=0.05) as client:
+        index = service.indexes["bm25"]
+
+        def fail():
+            raise PermissionError(13, "Permission denied")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(index, "was_rebuilt", fail)
+            deadline = time.monotonic() + PATIENCE
+            while client.get("/health").json()["outdated"] != ["bm25"]:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        own_index("the moon", "the moon and the sea")
+        search_until(client, lambda candidates: len(candidates) == 2)
+        assert client.get("/health").json()["outdated"] == []
+    (warning,) = warnings_of(caplog)
+    assert warning.startswith("bm25 answers from its old version: ")
