@@ -73,7 +73,7 @@ def index(
     denserk index --type bm25 --corpus corpus.jsonl --output bm25/
     """
     if settings.type is not retrieval.IndexType.BM25:
-        reject_given(bm25, why="only for BM25", hint="add --type bm25")
+        reject_given(bm25, corpus, why="only for BM25", hint="add --type bm25")
     if settings.engine is retrieval.Engine.MILVUS:
         from denserk.tasks.build_collection import build_collection
 

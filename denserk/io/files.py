@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 
 STREAM = "-"
 LOCK_SUFFIX = ".denserk.lock"
+IR_METADATA_SUFFIX = ".ir_metadata.yaml"
+# of the files beside an output that say what it was made from
+DESCRIPTION_SUFFIXES = (".manifest.json", IR_METADATA_SUFFIX)
 BOM = b"\xef\xbb\xbf"
 HEAD_SIZE = 1 << 20  # bytes of an input by which its format is recognised
 CHUNK_SIZE = 1 << 16  # bytes that are read at once
@@ -317,12 +320,23 @@ def whole_binary(path: str | Path, *, flush: bool = True) -> Iterator[BinaryIO]:
                 raw.flush()
                 if flushes:
                     os.fsync(raw.fileno())
+            _forget_descriptions(target)
             temporary.replace(target)
             if flushes:
                 flush_names(target.parent)
     finally:
         with suppress(OSError):  # what should be its folder may be a file
             temporary.unlink(missing_ok=True)
+
+
+def _forget_descriptions(target: Path) -> None:
+    """Remove the manifest and the ir_metadata of a file that is about to be replaced."""
+    descriptions = [target.with_name(f"{target.name}{suffix}") for suffix in DESCRIPTION_SUFFIXES]
+    stale = [path for path in descriptions if os.path.lexists(path)]
+    for path in stale:
+        path.unlink(missing_ok=True)
+    if stale:
+        flush_names(target.parent)  # before the file is another one
 
 
 @contextmanager

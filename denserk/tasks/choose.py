@@ -75,6 +75,7 @@ from denserk.tasks.choose_inputs import (
     read_judged_queries,
     read_run_files,
     refuse_overlap,
+    warn_of_unused_training,
     without_shared,
 )
 from denserk.tasks.choose_json import write_json
@@ -115,6 +116,7 @@ def choose(
     candidates = parse_candidates(settings)
     check_server(candidates, server, settings)
     check_bm25(candidates, bm25)
+    warn_of_unused_training(candidates, settings)
     queries = _read_queries(settings)
     with scratch_folder("choose") as scratch, ExitStack() as opened:
         inputs = SharedInputs(
