@@ -16,7 +16,7 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import NOTHING, build
 from denserk.config.retrieval import Bm25Settings
 from denserk.errors import UsageError
-from denserk.io.manifest import beside
+from denserk.io.manifest import Kind, beside, started_manifest
 
 if TYPE_CHECKING:
     from denserk.evaluation.choice import Choice
@@ -70,6 +70,12 @@ def _choose(
     options: Mapping[str, Any],
 ) -> "Choice":
     """Write what is in memory to the folder of inputs, and choose."""
+    started_manifest(  # a call that is rejected leaves the inputs of an earlier one as they are
+        output_name,
+        Kind.CHOICE,
+        overwrite=bool(options.get("overwrite")),
+        resume=bool(options.get("resume")),
+    )
     files = {
         "corpus": stored(corpus, "corpus", inputs / "corpus.jsonl", options),
         "topics": stored(topics, "topics", inputs / "topics.jsonl"),

@@ -988,3 +988,13 @@ def test_the_python_function_takes_runs_in_memory(collection, tmp_path):
         block_size=5,
     )
     assert choice.best == ("good",)
+    inputs = {path: path.read_bytes() for path in (tmp_path / "choice.inputs").iterdir()}
+    with pytest.raises(UsageError, match="not empty"):
+        denserk.choose(
+            corpus[:9],
+            topics,
+            qrels,
+            output=tmp_path / "choice",
+            candidates={"good": bad, "bad": good},
+        )
+    assert {path: path.read_bytes() for path in (tmp_path / "choice.inputs").iterdir()} == inputs
