@@ -1,6 +1,5 @@
 """The folder of `denserk reproduce`: what is made again, and what may be removed of it."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from denserk.errors import UsageError
 from denserk.io.blocks import refuse_other_run
 from denserk.io.files import IR_METADATA_SUFFIX, is_temporary, write_errors
 from denserk.io.manifest import Kind, Manifest, file_sha256, started_manifest, write_manifest
-from denserk.io.outputs import MANIFEST, refuse_occupied, training_folder
+from denserk.io.outputs import MANIFEST, refuse_occupied, remove_folder, training_folder
 
 STEPS = "steps"  # in the contents of the manifest: names of files and folders that were made again
 
@@ -49,9 +48,12 @@ class WorkFolder:
         write_manifest(self.path, replace(self._manifest, complete=True))
 
     def _remove_steps(self, started: Manifest) -> None:
-        """Remove the steps of an earlier `reproduce`; a UsageError if there is anything else."""
+        """Remove the steps of an earlier `reproduce`; a UsageError if there is anything else.
+
+        The manifest stays until it is replaced: a later command knows the folder by it.
+        """
         steps = [self.path / name for name in started.contents.get(STEPS, ())]
-        removable = {self.path / MANIFEST}
+        removable: set[Path] = set()
         for step in steps:
             removable.add(step)
             removable.add(training_folder(step))
@@ -61,12 +63,13 @@ class WorkFolder:
                 if folder.is_dir():
                     refuse_occupied(folder, overwrite=True)
         for item in self.path.iterdir():
-            if item not in removable and not is_temporary(item):
+            is_known = item in removable or item.name == MANIFEST or is_temporary(item)
+            if not is_known:
                 message = f"{item} is in the way: denserk did not write it"
                 raise UsageError(message, f"choose another output, or remove {self.path} yourself")
         with write_errors(self.path):
             for item in removable:
                 if item.is_dir() and not item.is_symlink():
-                    shutil.rmtree(item)
+                    remove_folder(item)
                 else:
                     item.unlink(missing_ok=True)
