@@ -1,9 +1,10 @@
 """Sealed test queries of `denserk choose`: opened once, after the decision, and on record."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from statistics import fmean
 
 from denserk.errors import UsageError
@@ -42,24 +43,25 @@ class SealedQueries:
             return None
         sha256 = self._queries.sha256()
         openings = [opening for opening in self._folder.openings() if opening.sha256 == sha256]
+        retrievers = {name: systems[name].retriever for name in choice.best}
         if openings and not again:
-            return self._recorded_opening(openings, choice)
+            opening = self._recorded_opening(openings, choice)
+            self._write_missing_runs(retrievers.values())
+            return opening
         number = len(openings) + 1
         if openings:
             logger.warning(
                 f"opening number {number} of {self._queries.qrels}: a choice made after an earlier "
                 "opening is no longer independent of these queries"
             )
-        retrievers = {name: systems[name].retriever for name in choice.best}
         return self._evaluate(retrievers, number)
 
     def _evaluate(self, retrievers: Mapping[str, Retriever], number: int) -> TestOpening:
         """Evaluate the retrievers of systems; record that, and only then write their runs."""
         queries = self._queries
-        block = Block(queries.queries, queries.topics)
         means = {}
         with scratch_folder("sealed") as scratch:
-            runs = RunsOfBlock(block, scratch, Costs(scratch / COSTS))
+            runs = self._runs(scratch)
             for name, retriever in retrievers.items():
                 run = runs.run_of(retriever)
                 means[name] = fmean(values_of_run(run, queries.judgments, self._measure))
@@ -78,11 +80,29 @@ class SealedQueries:
                 self._write_run(runs, retriever)
         return opening
 
+    def _runs(self, scratch: Path) -> RunsOfBlock:
+        """Return the runs of the test queries, which are searched for when they are needed."""
+        block = Block(self._queries.queries, self._queries.topics)
+        return RunsOfBlock(block, scratch, Costs(scratch / COSTS))
+
+    def _run_path(self, retriever: Retriever) -> Path:
+        """Return the file of a retriever's run on the test queries."""
+        return self._folder.path / "test" / f"{retriever.name}.trec"
+
+    def _write_missing_runs(self, retrievers: Iterable[Retriever]) -> None:
+        """Write the runs that are not there after an interruption, or after --overwrite."""
+        missing = [retriever for retriever in retrievers if not self._run_path(retriever).is_file()]
+        if not missing:
+            return
+        with scratch_folder("sealed") as scratch:
+            runs = self._runs(scratch)
+            for retriever in missing:
+                self._write_run(runs, retriever)
+
     def _write_run(self, runs: RunsOfBlock, retriever: Retriever) -> None:
         """Write the run of a retriever on the test queries."""
-        target = self._folder.path / "test" / f"{retriever.name}.trec"
         results = ((qid, list(hits.items())) for qid, hits in runs.run_of(retriever).items())
-        write_hits(target, results, retriever.name, retriever.score_digits)
+        write_hits(self._run_path(retriever), results, retriever.name, retriever.score_digits)
 
     def _recorded_opening(self, openings: Sequence[TestOpening], choice: Choice) -> TestOpening:
         """Return the last opening by this comparison; raise a UsageError if there is none.

@@ -441,6 +441,18 @@ def test_sealed_queries_are_opened_once(settings, tmp_path, caplog):
     assert "opening number 2" in caplog.text
 
 
+@pytest.mark.parametrize("options", [{"resume": True}, {"overwrite": True}])
+def test_runs_of_opened_queries_are_written_again(settings, tmp_path, options):
+    candidates = ("good.trec", "bad.trec")
+    choose(settings(*candidates, test_qrels="test.txt"))
+    run_file = tmp_path / "choice/test/good.trec"
+    before = run_file.read_bytes()
+    run_file.unlink()
+    choose(settings(*candidates, test_qrels="test.txt", **options))
+    assert run_file.read_bytes() == before
+    assert len((tmp_path / "choice/sealed.jsonl").read_text().splitlines()) == 1
+
+
 @pytest.mark.parametrize("length", [0, 1, 40])
 def test_a_record_that_was_cut_short_is_left_out(settings, tmp_path, caplog, length):
     """The opening before it is still there, and the next one is added behind that."""
