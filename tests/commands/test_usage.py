@@ -98,6 +98,13 @@ def files(toy, monkeypatch):
         ("reproduce good.trec --resume", 2, "--resume needs --output"),
         (f"{MINE} --run good.trec --query-max-length 9", 2, "--query-max-length: only for --teach"),
         ("benchmark dl19 --runs r --query-max-length 9", 2, "error: --query-max-length: only with"),
+        ("encode --model m --topics queries.tsv --output out --text-field t", 2, "only for --corp"),
+        ("index --input v --output out --nlist 8", 2, "--nlist: not used by --type flat"),
+        (
+            "index --type bm25 --corpus c --output out --metric l2",
+            2,
+            "--metric: not used by --type",
+        ),
         ("index --input v --output out --text-field t", 2, "--text-field: only for BM25"),
         ("convert corpus.jsonl out --to beir --l2-norm", 2, "--l2-norm: not used by corpus"),
         ("convert queries.tsv out --kind queries --to beir --fields t", 2, "--fields: not used by"),
