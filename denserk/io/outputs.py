@@ -93,7 +93,7 @@ class Mark(NamedTuple):
 # by the name of the file
 MARKS = {
     EXPORT: Mark({"files"}, EXPORT),
-    MANIFEST: Mark({"kind", "complete", "settings"}, MANIFEST_FILE_PATTERNS),
+    MANIFEST: Mark(files.MANIFEST_KEYS, MANIFEST_FILE_PATTERNS),
     TRAINING_RECORD: Mark({"versions"}, TRAINING_FILE_PATTERNS),
     DENSERK_FILE: Mark({"denserk_version"}, MODEL_FILE_PATTERNS),
 }

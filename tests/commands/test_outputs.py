@@ -124,6 +124,9 @@ def test_a_file_that_is_replaced_loses_its_manifest(folder):
     assert manifest.read_bytes() == before
     assert run(["convert", "b.trec", "a.trec", "--overwrite"]) == 0
     assert not manifest.exists()
+    manifest.write_text('{"name": "of another tool"}')
+    assert run(["convert", "b.trec", "a.trec", "--overwrite"]) == 0
+    assert manifest.exists()
 
 
 @pytest.mark.parametrize("name", FILES)
