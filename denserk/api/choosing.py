@@ -1,5 +1,6 @@
 """The choice of a retriever."""
 
+import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from denserk.io.manifest import Kind, beside, started_manifest
 
 if TYPE_CHECKING:
     from denserk.evaluation.choice import Choice
+
+logger = logging.getLogger(__name__)
 
 Candidates = Sequence[str] | Mapping[str, RunLike]
 
@@ -44,6 +47,12 @@ def choose(
     """
     output_name = path_text(output, "output")
     inputs = Path(f"{output_name}.inputs")
+    started_manifest(  # before the inputs of the choice that is there are replaced
+        output_name,
+        Kind.CHOICE,
+        overwrite=bool(options.get("overwrite")),
+        resume=bool(options.get("resume")),
+    )
     with removed_unless_started(inputs, Path(output_name)):
         return _choose(corpus, topics, qrels, output_name, candidates, inputs, options)
 
@@ -70,12 +79,6 @@ def _choose(
     options: Mapping[str, Any],
 ) -> "Choice":
     """Write what is in memory to the folder of inputs, and choose."""
-    started_manifest(  # a call that is rejected leaves the inputs of an earlier one as they are
-        output_name,
-        Kind.CHOICE,
-        overwrite=bool(options.get("overwrite")),
-        resume=bool(options.get("resume")),
-    )
     files = {
         "corpus": stored(corpus, "corpus", inputs / "corpus.jsonl", options),
         "topics": stored(topics, "topics", inputs / "topics.jsonl"),
@@ -87,13 +90,16 @@ def _choose(
     from denserk.tasks.choose import choose as task
 
     with CHOOSE.claimed(typed):
-        return task(
+        choice = task(
             settings,
             build(CorpusSettings, typed),
             build(ComputeSettings, typed),
             build(ServerSettings, typed),
             build(Bm25Settings, typed),
         )
+    if inputs.is_dir():
+        logger.info(f"{inputs}: what was in memory; keep it beside {output_name}, which reads it")
+    return choice
 
 
 def stored(value: Any, option: str, path: Path, options: Mapping[str, Any] = NOTHING) -> str:

@@ -392,7 +392,7 @@ def format_of(settings: config.ReportSettings) -> config.OutputFormat:
 
 def show(result: "EvaluationResult | BenchmarksResult", settings: config.ReportSettings) -> None:
     """Print a result; control characters are escaped on a terminal."""
-    from denserk.evaluation.tables import render, write_aligned
+    from denserk.evaluation.tables import has_notes, render, write_aligned
 
     output_format = format_of(settings)
     if output_format is config.OutputFormat.TABLE:
@@ -403,6 +403,9 @@ def show(result: "EvaluationResult | BenchmarksResult", settings: config.ReportS
             text = _printable_page(text)
         sys.stdout.write(text)
     sys.stdout.flush()
+    is_by_default = settings.format is None
+    if is_by_default and output_format is config.OutputFormat.TSV and has_notes(result):
+        logger.info("printed as lines, for programs; --format table prints tables and their notes")
 
 
 def _printable_page(text: str) -> str:

@@ -184,15 +184,20 @@ def misses(
 
     result = analyze_misses(settings, corpus, compute)
     if settings.output != "-":
-        _print_misses(result)
+        passages = f"{result.relevant:,} relevant passages"
+        if settings.pairs is not None:
+            passages = f"{len(result.passages):,} passages of --set pairs"
+        _print_misses(result, passages)
 
 
-def _print_misses(result: "MissesResult") -> None:
-    """Print the misses by cause, what was not tried, and the gains of the changes."""
+def _print_misses(result: "MissesResult", passages: str) -> None:
+    """Print the misses by cause, what was not tried, and the gains of the changes.
+
+    `passages` says how many were looked for.
+    """
     typer.echo(
-        f"{result.run}: {result.measure} {result.value:.4f}; {len(result.passages):,} of "
-        f"{result.relevant:,} relevant passages of {result.queries:,} queries are not among the "
-        f"first {result.k} hits"
+        f"{result.run}: {result.measure} {result.value:.4f}; {result.missed:,} of {passages} "
+        f"of {result.queries:,} queries are not among the first {result.k} hits"
     )
     _print_causes(result)
     _print_untried_causes(result)
@@ -205,13 +210,15 @@ def _print_misses(result: "MissesResult") -> None:
 
 def _print_causes(result: "MissesResult") -> None:
     """Print how many passages were missed for each cause, and how many it brings in."""
-    total = max(len(result.passages), 1)
+    from denserk.io.misses import FOUND
+
+    total = max(result.missed, 1)
     rows = []
     for cause in result.causes:
         brings_in = f"{cause.brings_in:,}"
         if cause.not_tried:
             brings_in = "not tried" if cause.applies else "-"
-        share = f"{100 * cause.misses / total:.1f}"
+        share = "-" if cause.cause == FOUND else f"{100 * cause.misses / total:.1f}"
         rows.append((cause.cause, f"{cause.misses:,}", share, brings_in, cause.title))
     print_table(("cause", "misses", "%", "brings in", "what"), rows)
 

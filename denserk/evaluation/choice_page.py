@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NamedTuple
 
 from denserk.evaluation.choice import Choice, SystemResult, sentence, undecided_sentence
@@ -12,6 +13,7 @@ from denserk.plots import INKS, TEXT, NamedPoint, as_image, new_axes, style, wri
 from denserk.version import __version__
 
 DROPPED = "#8a929b"
+NOTE_WIDTH = 125  # characters of a line below the picture
 ROOM_FOR_NAMES = 3.5  # the axis ends at so many times the highest cost
 
 
@@ -62,10 +64,11 @@ def draw_choice(choice: Choice) -> Any:
     write_names(axes, points)
     level = f"{1 - choice.alpha:.0%}"
     note = (
-        f"{choice.queries:,} queries. Bars: {level} intervals of the difference from "
-        f"{leader.name} (dashed). Crosses: dropped."
+        f"{choice.queries:,} queries. Heights: the mean of {leader.name} (dashed) plus the "
+        "difference from it on the same queries, which for a dropped system (cross) are fewer. "
+        f"Bars: {level} intervals of the difference."
     )
-    axes.figure.supxlabel(note, fontsize=6.5, x=0.01, ha="left")
+    axes.figure.supxlabel(fill(note, NOTE_WIDTH), fontsize=6.5, x=0.01, ha="left")
     return axes
 
 

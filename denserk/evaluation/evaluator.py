@@ -9,8 +9,10 @@ RR with a cutoff and Judged by passage id ascending.
 import logging
 import re
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import isfinite, isnan
 from pathlib import Path
 from statistics import fmean, stdev
@@ -93,12 +95,13 @@ def remarks(run: RunResult, result: EvaluationResult, complete: bool) -> Iterato
             f"{run.name}: {len(run.missing):,} of {len(result.queries):,} judged queries are not "
             f"in the run: {first_names(run.missing)}; {effect}",
         )
-    if run.passage is not None:
-        document = document_of(run.passage, "#")
+    if run.hit_of_judged_document is not None:
+        passage = run.hit_of_judged_document
+        document = document_of(passage, "#")
         yield Remark(
             logging.WARNING,
-            f"{run.name}: no hit is judged: hits are passages such as {run.passage!r}, judgments "
-            f"are of documents such as {document!r}; search --max-passage writes documents",
+            f"{run.name}: no hit is judged: hits are passages such as {passage!r}, judgments are "
+            f"of documents such as {document!r}; search --max-passage writes documents",
         )
     elif run.unjudged_hit is not None:
         hit, judged = run.unjudged_hit
@@ -198,7 +201,7 @@ class Evaluator:
             missing=missing,
             unjudged=tuple(qid for qid in run if qid not in judged_queries),
             ties=_count_ties(run) if ties is None else ties,
-            passage=None if is_any_judged else self._passage_of_judged_document(run),
+            hit_of_judged_document=None if is_any_judged else self._hit_of_judged_document(run),
             unjudged_hit=None if is_any_judged else unjudged_hit(run, self._judgments),
         )
 
@@ -231,7 +234,7 @@ class Evaluator:
             }
         return per_query
 
-    def _passage_of_judged_document(self, run: Run) -> str | None:
+    def _hit_of_judged_document(self, run: Run) -> str | None:
         """Return a hit whose document is judged, up to a "#", if no hit of a run is judged itself.
 
         Such a run is one of passages, and the judgments are those of documents.
@@ -322,14 +325,29 @@ def _mean_of_runs(name: str, runs: Sequence[RunResult]) -> RunResult:
         if len(runs) > 1:
             spread[measure] = stdev(summaries)
         per_query[measure] = _means_by_query([run.per_query[measure] for run in runs])
-    return replace(
-        runs[0],
+    ties: Counter[str] = Counter()
+    for run in runs:
+        ties.update(run.ties)
+    return RunResult(
         name=name,
         summary=summary,
         per_query=per_query,
+        missing=_in_any(run.missing for run in runs),
+        unjudged=_in_any(run.unjudged for run in runs),
+        ties=ties,
+        run_id=None if runs[0].run_id is None else name,
         seeds=tuple(runs),
         spread=spread,
     )
+
+
+def _in_any(qids_of_runs: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """Return the queries of any run, each once.
+
+    >>> _in_any([("q1", "q2"), ("q2", "q3")])
+    ('q1', 'q2', 'q3')
+    """
+    return tuple(dict.fromkeys(chain.from_iterable(qids_of_runs)))
 
 
 def _means_by_query(values_of_runs: Sequence[Values]) -> dict[str, float]:

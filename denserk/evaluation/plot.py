@@ -30,7 +30,10 @@ def draw(result: EvaluationResult, alpha: float) -> Any:
     Means have their intervals of level 1 - alpha.
     """
     note = f"Means over {len(result.queries):,} queries with their {1 - alpha:.0%} intervals"
-    comparison = "" if result.comparison is None else difference_note(result.comparison)
+    comparison = ""
+    if result.comparison is not None:
+        # the intervals of the plot are those of single runs, and are not corrected
+        comparison = difference_note(result.comparison, corrected="p")
     if _is_over_depths(result.measures):
         axes = draw_curves(result, alpha)
         # a dagger marks values, not points of a curve
@@ -109,9 +112,9 @@ def _draw_point(
 
 
 def _test_result(comparison: Comparison, run: str, measure: str) -> str:
-    """Return the p-value of a difference and its dagger; nothing for a run that was not tested."""
+    """Return the p-value of a difference and its dagger; nothing where there is none."""
     difference = comparison.differences.get(run, {}).get(measure)
-    if difference is None:
+    if difference is None or math.isnan(difference.corrected):
         return ""
     p = f"p={difference.corrected:.3f}"
     if difference.corrected < LEAST_P:

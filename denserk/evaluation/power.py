@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.evaluation import Correction
-from denserk.evaluation.inference import POWER, needed_queries, roughness, smallest_difference
 from denserk.evaluation.results import Comparison, Difference
+from denserk.evaluation.t_test_power import POWER, needed_queries, roughness, smallest_difference
 
 MOST_TIMES = 100  # a need of more than so many times the queries at hand is not stated
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from denserk.config.evaluation import ComparisonSettings
 from denserk.errors import MismatchError, UsageError
-from denserk.evaluation.inference import (
-    DIGITS,
+from denserk.evaluation.intervals import DIGITS
+from denserk.evaluation.measures import Measure, is_mean
+from denserk.evaluation.prediction_powered import (
     LEAST_QUERIES,
     Floats,
     MeanEstimate,
@@ -19,11 +20,10 @@ from denserk.evaluation.inference import (
     p_value_of_mean,
     prediction_powered_mean,
 )
-from denserk.evaluation.measures import Measure, is_mean
 from denserk.evaluation.results import (
     Comparison,
     EvaluationResult,
-    Interval,
+    MeanInterval,
     PoweredDifference,
     PoweredMean,
     PredictedLabels,
@@ -175,10 +175,10 @@ def _powered_mean(estimate: PoweredEstimate, alpha: float) -> PoweredMean:
     )
 
 
-def _interval(estimate: MeanEstimate, alpha: float) -> Interval:
+def _interval(estimate: MeanEstimate, alpha: float) -> MeanInterval:
     """Return an estimate with the interval of level 1 - alpha."""
     low, high = confidence_interval(estimate, alpha)
-    return Interval(estimate.mean, low, high)
+    return MeanInterval(estimate.mean, low, high)
 
 
 def _powered_differences(
@@ -200,7 +200,7 @@ def _powered_differences(
         run_name, measure = key
         human = comparison.differences[run_name][measure]
         powered[run_name][measure] = PoweredDifference(
-            human=Interval(human.mean, human.low, human.high),
+            human=MeanInterval(human.mean, human.low, human.high),
             powered=_interval(estimate.powered, comparison.settings.alpha / factor),
             correlation=estimate.correlation,
             weight=estimate.weight,

@@ -4,15 +4,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from denserk.evaluation.inference import Gain, least_correlation
+from denserk.config.evaluation import ReportSettings
+from denserk.evaluation.prediction_powered import Gain, least_correlation
 from denserk.evaluation.results import (
-    Interval,
+    MeanInterval,
     PoweredDifference,
     PoweredMean,
     PredictedLabels,
     Sample,
 )
-from denserk.evaluation.table_markup import DAGGER, Cell, Table, p_text
+from denserk.evaluation.table_markup import DAGGER, Cell, Table, p_text, summary_labels
 
 # of the columns that both tables have
 COLUMNS_NOTE = (
@@ -108,7 +109,7 @@ def _gain_cells(mean: PoweredMean) -> list[Cell]:
     ]
 
 
-def _bounds(interval: Interval, number_format: str) -> str:
+def _bounds(interval: MeanInterval, number_format: str) -> str:
     """Return the bounds of an interval as text."""
     return f"{interval.low:{number_format}}..{interval.high:{number_format}}"
 
@@ -169,21 +170,26 @@ def _gain_notes(
             yield f"{reason}: {', '.join(names)}"
 
 
-def predicted_lines(predicted: PredictedLabels, places: int) -> Iterator[tuple[str, ...]]:
+def predicted_lines(
+    predicted: PredictedLabels, report: ReportSettings
+) -> Iterator[tuple[str, ...]]:
     """Yield (run, measure:statistic, value) of the means and differences.
 
-    Where there is only one run, its name is left out.
+    Where there is only one run, its name is left out. `all` stands behind it if queries are
+    reported, too.
     """
     for run, means in predicted.means.items():
-        labels = [run] if len(predicted.means) > 1 else []
+        run_labels = [run] if len(predicted.means) > 1 else []
+        labels = [*run_labels, *summary_labels(report)]
         for measure, mean in means.items():
-            for statistic, text in _statistics(mean, "mean", places):
+            for statistic, text in _statistics(mean, "mean", report.places):
                 yield *labels, f"{measure}:{statistic}", text
     for run, differences in predicted.differences.items():
+        labels = [run, *summary_labels(report)]
         for measure, difference in differences.items():
-            for statistic, text in _statistics(difference, "difference", places):
-                yield run, f"{measure}:{statistic}", text
-            yield run, f"{measure}:powered_difference_p", f"{difference.corrected:.3g}"
+            for statistic, text in _statistics(difference, "difference", report.places):
+                yield *labels, f"{measure}:{statistic}", text
+            yield *labels, f"{measure}:powered_difference_p", f"{difference.corrected:.3g}"
 
 
 def _statistics(mean: PoweredMean, noun: str, places: int) -> Iterator[tuple[str, str]]:

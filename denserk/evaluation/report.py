@@ -219,10 +219,14 @@ class RunCauses(NamedTuple):
 
 
 def _causes_of_misses(settings: PageSettings, paths: Mapping[str, str]) -> list[RunCauses]:
-    """Return the causes in a table, or else in those beside runs, which are given by name."""
+    """Return the causes in a table, or else in those beside runs, which are given by name.
+
+    A table without a missed passage is left out.
+    """
     page = page_in(settings)
     if settings.misses is not None:
-        return [_run_causes(settings.misses, read_cause_counts(settings.misses), page)]
+        counts = read_cause_counts(settings.misses)
+        return [_run_causes(settings.misses, counts, page)] if counts.total else []
     causes = []
     for path in paths.values():
         table_beside = Path(path).with_name(MISSES)
@@ -232,7 +236,7 @@ def _causes_of_misses(settings: PageSettings, paths: Mapping[str, str]) -> list[
             counts = read_cause_counts(table_beside)
         except InputError:  # a table of something else
             continue
-        if Path(counts.run).name == Path(path).name:
+        if counts.total and Path(counts.run).name == Path(path).name:
             causes.append(_run_causes(str(table_beside), counts, page))
     return causes
 

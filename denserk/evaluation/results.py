@@ -7,8 +7,9 @@ from enum import StrEnum
 
 from denserk.config import benchmarks as config
 from denserk.config.evaluation import ComparisonSettings, Correction
-from denserk.evaluation.inference import Gain, is_rough
 from denserk.evaluation.measures import Measure
+from denserk.evaluation.prediction_powered import Gain
+from denserk.evaluation.t_test_power import is_rough
 from denserk.evaluation.unjudged_results import UnjudgedBounds
 
 Run = Mapping[str, Mapping[str, float]]  # query id -> passage id -> score
@@ -85,7 +86,7 @@ class Sample(StrEnum):
 
 
 @dataclass(frozen=True)
-class Interval:
+class MeanInterval:
     """A mean over queries and its confidence interval."""
 
     mean: float
@@ -97,8 +98,8 @@ class Interval:
 class PoweredMean:
     """A mean by human labels of few queries, without and with predicted labels of many."""
 
-    human: Interval  # by the human-judged queries alone
-    powered: Interval  # with predicted labels; the same as `human` where they do not help
+    human: MeanInterval  # by the human-judged queries alone
+    powered: MeanInterval  # with predicted labels; the same as `human` where they do not help
     correlation: float  # of the values by both labels on the human-judged queries
     weight: float  # of the predictions, from 0 to 1
     effective_queries: float  # human-judged ones that alone would give the powered interval
@@ -151,7 +152,7 @@ class RunResult:
     missing: tuple[str, ...]  # judged queries that the run lacks
     unjudged: tuple[str, ...]  # queries of the run without judgments
     ties: Mapping[str, int]  # query id -> hits with the score of an earlier one, as float32
-    passage: str | None = None  # a hit of a judged document, where no hit is judged itself
+    hit_of_judged_document: str | None = None  # where no hit is judged itself
     # a hit and a judged passage of its query, where no hit at all is judged
     unjudged_hit: tuple[str, str] | None = None
     over_relations: Values = field(default_factory=dict)  # means of EntityQuestions' relations

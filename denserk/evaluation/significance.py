@@ -3,7 +3,7 @@
 The t-test and the randomisation test are those that Smucker, Allan and Carterette, "A Comparison of
 Statistical Significance Tests for Information Retrieval Evaluation" (2007), recommend; Holm's
 correction is from "A Simple Sequentially Rejective Multiple Test Procedure" (1979). Randomised
-Tukey HSD is in `inference`.
+Tukey HSD is in `tukey`.
 """
 
 import logging
@@ -18,16 +18,12 @@ from numpy.typing import NDArray
 
 from denserk.config.evaluation import PREVIOUS, ComparisonSettings, Correction, PairedTest
 from denserk.errors import UsageError
-from denserk.evaluation.inference import (
-    DIGITS,
-    critical_range,
-    level_of_width,
-    permuted_ranges,
-    range_p_value,
-)
+from denserk.evaluation.intervals import DIGITS
 from denserk.evaluation.measures import Measure, is_mean
 from denserk.evaluation.power import with_power
 from denserk.evaluation.results import Comparison, Difference, RunResult
+from denserk.evaluation.t_test_power import level_of_width
+from denserk.evaluation.tukey import critical_range, permuted_ranges, range_p_value
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)
@@ -60,31 +56,36 @@ def compare(
         )
     if baseline == PREVIOUS and baseline not in runs:
         baseline = "the previous run"
-    compared_measures = [str(measure) for measure in measures if is_mean(measure)]
+    compared_measures = _compared_measures(measures, baseline)
     if settings.correction is Correction.TUKEY:
         runs = _on_common_queries(runs, compared_measures)
     tests: list[_Test] = []
     for run, baseline_run in baseline_of.items():
         for measure in compared_measures:
-            sample = _paired_differences(runs[run][measure], runs[baseline_run][measure])
-            if systems is None:
-                _warn_of_equal_differences(sample, run, baseline_run, measure, settings)
-                p = p_value(sample, settings)
-            else:
-                p = seeds_p_value(systems[run], systems[baseline_run], measure, settings)
-            tests.append(_Test(run, baseline_run, measure, sample, p))
+            tests.append(_tested(run, baseline_run, measure, runs, settings, systems))
     if settings.correction is Correction.TUKEY:
         outcomes = _tukey_outcomes(tests, runs, settings)
     else:
         outcomes = _corrected_outcomes(tests, settings)
     differences: dict[str, dict[str, Difference]] = {run: {} for run in baseline_of}
     for test, outcome in zip(tests, outcomes, strict=True):
-        difference = _describe(test.sample, test.p, outcome)
+        difference = _difference_of_outcome(test.sample, test.p, outcome)
         if systems is None:
             difference = with_power(difference, test.sample, outcome.level, settings.alpha)
         differences[test.run][test.measure] = difference
     spread = {} if systems is None else _common_spreads(tests, systems)
     return Comparison(baseline, settings, differences, spread)
+
+
+def _compared_measures(measures: Sequence[Measure], baseline: str) -> list[str]:
+    """Return the measures that are means over queries; warn if there is none to compare."""
+    compared_measures = [str(measure) for measure in measures if is_mean(measure)]
+    if not compared_measures:
+        names = ", ".join(map(str, measures))
+        logger.warning(
+            f"--baseline {baseline}: {names}: counts and geometric means are not compared"
+        )
+    return compared_measures
 
 
 class _Test(NamedTuple):
@@ -104,6 +105,24 @@ class Outcome(NamedTuple):
     low: float  # of the interval
     high: float
     level: float  # of the t test whose power is stated for this test: see `power`
+
+
+def _tested(
+    run: str,
+    baseline: str,
+    measure: str,
+    runs: Mapping[str, PerQuery],
+    settings: ComparisonSettings,
+    systems: Mapping[str, RunResult] | None,
+) -> _Test:
+    """Test a run against its baseline by a measure."""
+    sample = _paired_differences(runs[run][measure], runs[baseline][measure])
+    if systems is None:
+        _warn_of_equal_differences(sample, run, baseline, measure, settings)
+        p = p_value(sample, settings)
+    else:
+        p = seeds_p_value(systems[run], systems[baseline], measure, settings)
+    return _Test(run, baseline, measure, sample, p)
 
 
 def baselines_of(runs: Sequence[str], baseline: str) -> dict[str, str]:
@@ -205,8 +224,11 @@ def _share_as_large(
 ) -> float:
     """Return the share of sums that are as large as the observed one, which is among them.
 
-    `draw_sums` returns that many random sums over the queries.
+    `draw_sums` returns that many random sums over the queries. The share is NaN where the observed
+    sum is.
     """
+    if math.isnan(observed):
+        return math.nan
     random = np.random.default_rng(settings.test_seed)
     extreme_count = 0
     block_size = max(1, BLOCK // max(1, query_count))
@@ -263,7 +285,8 @@ def _t_interval(values: NDArray[np.float64], level: float) -> tuple[float, float
 def p_value(differences: Differences, settings: ComparisonSettings) -> float:
     """Return the two-sided p-value of a test.
 
-    It is NaN below two queries, and by the t-test where all differences are the same, but not 0.
+    It is NaN below two queries, where a difference is NaN, and by the t-test where all differences
+    are the same, but not 0.
 
     In the randomisation test each difference might as well have the other sign. The p-value is the
     share of random signs, the observed ones among them, that give a mean as large. If there are no
@@ -273,7 +296,7 @@ def p_value(differences: Differences, settings: ComparisonSettings) -> float:
     >>> p_value(np.array([1.0, 1.0, 1.0]), ComparisonSettings(test=PairedTest.RANDOMISATION))
     0.25
     """
-    if len(differences) < 2:
+    if len(differences) < 2 or np.isnan(differences).any():
         return math.nan
     if not differences.any():
         return 1.0
@@ -411,7 +434,7 @@ def _tukey_outcome(
 ) -> Outcome:
     """Return what the ranges of all runs' means, ascending, say of the difference of two."""
     query_count = len(test.sample)
-    if query_count < 2:
+    if query_count < 2 or np.isnan(test.sample).any():
         return Outcome(math.nan, math.nan, math.nan, math.nan)
     mean = float(test.sample.mean())
     corrected = min(1.0, measure_count * range_p_value(mean, ranges))
@@ -423,10 +446,10 @@ def _tukey_outcome(
 
 def describe(differences: Differences, p: float, factor: float, alpha: float) -> Difference:
     """Describe the differences of a run from a baseline, tested with a p-value and its factor."""
-    return _describe(differences, p, _corrected_outcome(differences, p, factor, alpha))
+    return _difference_of_outcome(differences, p, _corrected_outcome(differences, p, factor, alpha))
 
 
-def _describe(differences: Differences, p: float, outcome: Outcome) -> Difference:
+def _difference_of_outcome(differences: Differences, p: float, outcome: Outcome) -> Difference:
     """Describe the differences of a run from a baseline, and the outcome of their test."""
     query_count = len(differences)
     mean = float(differences.mean()) if query_count > 0 else math.nan

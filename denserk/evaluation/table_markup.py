@@ -7,11 +7,13 @@ from itertools import chain
 from math import isnan
 from typing import TYPE_CHECKING
 
+from denserk.config.evaluation import ReportSettings
 from denserk.reporting import columns_that_fit, printable
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
+ALL = "all"  # names the line of the mean among the queries
 DAGGER = "\u2020"  # marks a value that differs significantly from the baseline's
 LEAST_P = 5e-4  # smaller p-values would print as 0.000
 LATEX_MARK = r"^{\dagger}"  # the same in LaTeX's mathematics
@@ -75,6 +77,11 @@ class Table:
         if self.marks_best:
             return (f"{mark}: best run by each measure", *self.notes)
         return self.notes
+
+
+def summary_labels(report: ReportSettings) -> list[str]:
+    """Return the field by which a line of all queries differs from those of each query, if any."""
+    return [ALL] if report.per_query else []
 
 
 def p_text(p: float) -> str:
@@ -228,7 +235,10 @@ def _latex_lines(table: Table) -> Iterator[str]:
     for row in table.rows:
         texts = []
         for column, cell in enumerate(row):
-            texts.append(_latex_text(cell, leaves_room=column in columns_with_marks))
+            if column < table.name_columns:
+                texts.append(escape_latex(cell.text))
+            else:
+                texts.append(_latex_value(cell, leaves_room=column in columns_with_marks))
         if table.name_columns > 1:
             group = row[0].text
             if group == previous_group:
@@ -253,12 +263,12 @@ def _latex_line(texts: Sequence[str]) -> str:
     return rf"{' & '.join(texts)} \\"
 
 
-def _latex_text(cell: Cell, *, leaves_room: bool) -> str:
-    """Return a value in LaTeX.
+def _latex_value(cell: Cell, *, leaves_room: bool) -> str:
+    """Return a value in LaTeX, with minus signs, where "-" alone would be a hyphen.
 
     With `leaves_room`, a value without a mark gets the room of one, so that digits line up.
     """
-    text = escape_latex(cell.text)
+    text = re.sub(r"-(?=\d)", "$-$", escape_latex(cell.text))
     if cell.best:
         text = rf"\textbf{{{text}}}"
     if cell.differs:

@@ -9,9 +9,14 @@ from typing import Any, NamedTuple, TextIO
 import orjson
 
 from denserk.config.benchmarks import groups_within
-from denserk.config.evaluation import Correction, OutputFormat, ReportSettings
+from denserk.config.evaluation import (
+    ComparisonSettings,
+    Correction,
+    OutputFormat,
+    PairedTest,
+    ReportSettings,
+)
 from denserk.errors import UsageError
-from denserk.evaluation.inference import POWER
 from denserk.evaluation.measures import Measure, is_count, trec_spelling
 from denserk.evaluation.power import (
     VERDICT_NOTES,
@@ -35,7 +40,9 @@ from denserk.evaluation.results import (
     RunResult,
     Values,
 )
+from denserk.evaluation.t_test_power import POWER
 from denserk.evaluation.table_markup import (
+    ALL,
     DAGGER,
     Cell,
     Table,
@@ -44,6 +51,7 @@ from denserk.evaluation.table_markup import (
     as_rich,
     p_text,
     parts_that_fit,
+    summary_labels,
 )
 from denserk.evaluation.unjudged_tables import bounds_lines, bounds_object, bounds_tables
 from denserk.reporting import printable
@@ -51,7 +59,6 @@ from denserk.reporting import printable
 Result = EvaluationResult | BenchmarksResult
 
 WIDE = 8  # more measures than this stand below each other, not side by side
-ALL = "all"  # names the line of the mean among the queries
 SUMMARY_ONLY = ("num_q", "gm_map")  # trec_eval prints these for all queries together only
 
 
@@ -121,7 +128,7 @@ def tables(result: Result, report: ReportSettings, *, with_predictions: bool = T
     measures = _measures_of(result)
     result_tables = [_measures_table(result, measures, report)]
     if isinstance(result, EvaluationResult) and result.comparison is not None:
-        result_tables.append(_differences_table(result.comparison, report.places))
+        result_tables += _differences_tables(result.comparison, report.places)
         result_tables += _undecided_tables(result.comparison)
     if with_predictions:
         result_tables += tables_of_predictions(result, report)
@@ -130,6 +137,13 @@ def tables(result: Result, report: ReportSettings, *, with_predictions: bool = T
     if result.published:
         result_tables.append(_published_table(result.published, measures))
     return result_tables
+
+
+def has_notes(result: Result) -> bool:
+    """Return whether tables say what lines do not: which tests, labels, assumptions or papers."""
+    if isinstance(result, BenchmarksResult):
+        return bool(result.published)
+    return any((result.comparison, result.predicted, result.unjudged, result.published))
 
 
 def tables_of_predictions(result: Result, report: ReportSettings) -> list[Table]:
@@ -151,21 +165,36 @@ def format_value(measure: Measure, value: float, places: int = 4) -> str:
     return f"{value:.{places}f}"
 
 
-def difference_note(comparison: Comparison) -> str:
-    """Return what a dagger means."""
+def difference_note(comparison: Comparison, corrected: str = "p and interval") -> str:
+    """Return what a dagger means; `corrected` is what is shown of a corrected test."""
     settings = comparison.settings
-    test = f"paired {settings.test} test"
-    if settings.seeds:
-        test = "permutation of runs within queries, and beyond the spread over seeds"
+    test = _test_text(comparison, f"paired {settings.test} test")
     test_count = comparison.test_count
     correction = ""
-    if settings.correction is Correction.TUKEY:
-        test = f"randomised Tukey HSD{_tukey_families(comparison)}"
-    elif test_count > 1 and settings.correction is not Correction.NONE:
+    is_corrected = settings.correction not in (Correction.TUKEY, Correction.NONE)
+    if is_corrected and test_count > 1:
         name = settings.correction.capitalize()
-        correction = f"; {name} correction of p and interval for {test_count} tests"
+        correction = f"; {name} correction of {corrected} for {test_count} tests"
     level = f"p < {settings.alpha:g}"
     return f"{DAGGER} differs from {comparison.baseline} ({level}; {test}{correction})"
+
+
+def _interval_note(comparison: Comparison) -> list[str]:
+    """Return how the interval is computed, where the test does not imply it."""
+    settings = comparison.settings
+    is_of_test = settings.correction is Correction.TUKEY or settings.test is PairedTest.T
+    if is_of_test and not settings.seeds:
+        return []
+    return ["interval: Student's t of the differences of queries; it may disagree with p"]
+
+
+def _test_text(comparison: Comparison, paired_test: str) -> str:
+    """Return the test of a comparison: `paired_test`, or what takes its place."""
+    if comparison.settings.seeds:
+        return "permutation of runs within queries, and beyond the spread over seeds"
+    if comparison.settings.correction is Correction.TUKEY:
+        return f"randomised Tukey HSD{_tukey_families(comparison)}"
+    return paired_test
 
 
 def _tukey_families(comparison: Comparison) -> str:
@@ -225,11 +254,7 @@ def _significance_sentence(comparison: Comparison) -> str:
     test_count = comparison.test_count
     if test_count == 0:
         return f"No difference from {comparison.baseline} could be tested."
-    test = f"two-sided paired {settings.test} test"
-    if settings.seeds:
-        test = "permutation of runs within queries, and beyond the spread over seeds"
-    if settings.correction is Correction.TUKEY:
-        test = f"randomised Tukey HSD{_tukey_families(comparison)}"
+    test = _test_text(comparison, f"two-sided paired {settings.test} test")
     details = f"{test}; p < {settings.alpha:g}"
     if test_count > 1 and settings.correction is not Correction.TUKEY:
         correction = f"{settings.correction.capitalize()} correction"
@@ -282,9 +307,10 @@ def _query_sections(result: EvaluationResult, report: ReportSettings) -> Iterato
     if report.summary:
         summaries: list[Values | None] = []
         for run in result.runs:
-            # for TSV lines: tables look up measures, and have notes for means over relations
+            # for TSV lines: tables look up measures, and show these values otherwise
+            spread = {f"{name}:deviation": value for name, value in run.spread.items()}
             relations = {f"{name}:relations": mean for name, mean in run.over_relations.items()}
-            summaries.append({**run.summary, **relations})
+            summaries.append({**run.summary, **spread, **relations})
         yield Section(ALL, summaries, is_mean=True)
 
 
@@ -388,8 +414,11 @@ def _relation_notes(result: EvaluationResult, places: int) -> list[str]:
     return notes
 
 
-def _differences_table(comparison: Comparison, places: int) -> Table:
-    """Return a table of runs and measures by statistics of their difference from the baseline."""
+def _differences_tables(comparison: Comparison, places: int) -> list[Table]:
+    """Return a table of runs and measures by statistics of their difference from the baseline.
+
+    There is none without a measure to compare, as of counts alone.
+    """
     rows = []
     for run, differences in comparison.differences.items():
         for measure, difference in differences.items():
@@ -398,15 +427,17 @@ def _differences_table(comparison: Comparison, places: int) -> Table:
             if has_power(comparison):
                 cells = (*cells, Cell(detectable_text(difference, places)))
             rows.append(cells)
+    if not rows:
+        return []
     interval = f"{100 * (1 - comparison.settings.alpha):g}% interval"
     header = ["run", "measure", "difference", interval, "d", "p", "+/=/-"]
     effects = "d: Cohen's d of the paired differences; +/=/-: queries better, equal, worse"
-    notes = [difference_note(comparison), effects]
+    notes = [difference_note(comparison), *_interval_note(comparison), effects]
     if has_power(comparison):
         header.append("detectable")
         notes += power_notes(comparison)
     title = f"Differences from {comparison.baseline}"
-    return Table(tuple(header), 2, tuple(rows), tuple(notes), title)
+    return [Table(tuple(header), 2, tuple(rows), tuple(notes), title)]
 
 
 def _undecided_tables(comparison: Comparison) -> list[Table]:
@@ -459,9 +490,9 @@ def _lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, ...]]:
     """Yield the fields of TSV lines: values of the runs, differences, published values."""
     yield from _value_lines(result, report)
     if isinstance(result, EvaluationResult) and result.comparison is not None:
-        yield from _difference_lines(result.comparison, report.places)
+        yield from _difference_lines(result.comparison, report)
     if isinstance(result, EvaluationResult) and result.predicted is not None:
-        yield from predicted_lines(result.predicted, report.places)
+        yield from predicted_lines(result.predicted, report)
     if isinstance(result, EvaluationResult) and result.unjudged is not None:
         yield from bounds_lines(result.unjudged, report)
     for row in result.published:
@@ -487,8 +518,12 @@ def _value_lines(result: Result, report: ReportSettings) -> Iterator[tuple[str, 
                 yield *labels, measure, f"{value:.{report.places}f}"
 
 
-def _difference_lines(comparison: Comparison, places: int) -> Iterator[tuple[str, ...]]:
-    """Yield (run, measure:statistic, value) of the differences from the baseline."""
+def _difference_lines(comparison: Comparison, report: ReportSettings) -> Iterator[tuple[str, ...]]:
+    """Yield (run, measure:statistic, value) of the differences from the baseline.
+
+    `all` stands behind the run if queries are reported, too.
+    """
+    places = report.places
     for run, differences in comparison.differences.items():
         for measure, difference in differences.items():
             statistics = {
@@ -507,7 +542,7 @@ def _difference_lines(comparison: Comparison, places: int) -> Iterator[tuple[str
             if difference.needed_queries is not None:
                 statistics["needed_queries"] = str(difference.needed_queries)
             for statistic, text in statistics.items():
-                yield run, f"{measure}:{statistic}", text
+                yield run, *summary_labels(report), f"{measure}:{statistic}", text
 
 
 def _as_object(result: Result, report: ReportSettings) -> dict[str, Any]:
@@ -572,12 +607,21 @@ def _comparison_object(comparison: Comparison) -> dict[str, Any]:
     settings = comparison.settings
     return {
         "baseline": comparison.baseline,
-        "test": settings.test,
+        "test": _test_name(settings),
         "correction": settings.correction,
         "alpha": settings.alpha,
         "power": POWER,
         "runs": comparison.differences,
     }
+
+
+def _test_name(settings: ComparisonSettings) -> str:
+    """Return the test that the p-values are of: `settings.test`, or what takes its place."""
+    if settings.seeds:
+        return "permutation"
+    if settings.correction is Correction.TUKEY:
+        return Correction.TUKEY
+    return settings.test
 
 
 def _published_object(row: PublishedRow) -> dict[str, Any]:

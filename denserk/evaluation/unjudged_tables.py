@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from denserk.config.evaluation import ReportSettings
-from denserk.evaluation.table_markup import Cell, Table
+from denserk.evaluation.table_markup import Cell, Table, summary_labels
 from denserk.evaluation.unjudged_results import (
     ROUNDING,
     BoundedValue,
@@ -14,7 +14,6 @@ from denserk.evaluation.unjudged_results import (
 )
 
 OUTER = "~"  # before a bound that perhaps no completion reaches
-ALL = "all"
 
 
 def bounds_tables(bounds: UnjudgedBounds, places: int) -> list[Table]:
@@ -179,15 +178,15 @@ def bounds_lines(bounds: UnjudgedBounds, report: ReportSettings) -> Iterator[tup
     for run, values in bounds.runs.items():
         labels = [run] if len(bounds.runs) > 1 else []
         yield from _bound_lines(labels, values, report, "")
-    summary_section = [ALL] if report.per_query else []
     for run, differences in bounds.differences.items():
         yield from _bound_lines([run], differences, report, "difference-")
         if report.summary:
             for measure, value in differences.items():
-                yield run, *summary_section, f"{measure}:sign", value.interval.decision.value
+                yield run, *summary_labels(report), f"{measure}:sign", value.interval.decision.value
     if report.summary and bounds.plan is not None:
         for statistic, text in _plan_statistics(bounds.plan, report.places):
-            yield bounds.plan.run, *summary_section, f"{bounds.plan.measure}:{statistic}", text
+            labels = [bounds.plan.run, *summary_labels(report)]
+            yield *labels, f"{bounds.plan.measure}:{statistic}", text
 
 
 def _bound_lines(
@@ -202,8 +201,7 @@ def _bound_lines(
         if report.per_query:
             intervals += [([qid], interval) for qid, interval in value.per_query.items()]
         if report.summary:
-            summary_section = [ALL] if report.per_query else []
-            intervals.append((summary_section, value.interval))
+            intervals.append((summary_labels(report), value.interval))
         for section, interval in intervals:
             least = _bound_text(interval.low, interval.exact, report.places)
             greatest = _bound_text(interval.high, interval.exact, report.places)

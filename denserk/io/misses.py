@@ -80,7 +80,7 @@ class CauseCounts(NamedTuple):
 
 
 def read_cause_counts(path: str | Path) -> CauseCounts:
-    """Read how many passages have each cause in a table that `write_misses` wrote."""
+    """Read how many missed passages have each cause in a table that `write_misses` wrote."""
     expected = f"a table of analyze misses, with the columns {','.join(COLUMNS)}"
     try:
         text = read_file(path).decode("utf-8")
@@ -105,5 +105,6 @@ def _count_causes(path: str | Path, reader: "csv.DictReader[str]", expected: str
             message = f"the cause {row['cause']!r}"
             raise InputError(path, reader.line_num, message, ", ".join(TITLES))
         causes[row["cause"]] += 1
+    del causes[FOUND]  # of passages that were not missed
     counts = {cause: causes[cause] for cause in TITLES if causes[cause]}
     return CauseCounts(run, counts)

@@ -12,8 +12,8 @@ import numpy as np
 
 from denserk.config.choosing import ChooseSettings
 from denserk.evaluation.evaluator import unjudged_hit, unjudged_hit_sentence
-from denserk.evaluation.inference import SequentialComparison
 from denserk.evaluation.results import Grades
+from denserk.evaluation.sequential import SequentialComparison
 from denserk.reporting import track
 from denserk.tasks.choose_candidates import (
     Block,

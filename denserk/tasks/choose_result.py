@@ -6,7 +6,8 @@ from statistics import fmean
 import numpy as np
 
 from denserk.evaluation.choice import Choice, Outcome, SystemResult, UndecidedDifference
-from denserk.evaluation.inference import DIGITS, is_rough, needed_queries, roughness
+from denserk.evaluation.intervals import DIGITS
+from denserk.evaluation.t_test_power import is_rough, needed_queries, roughness
 from denserk.io.files import write_rows
 from denserk.io.topics import topics_sha256
 from denserk.records import Query

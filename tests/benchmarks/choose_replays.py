@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.evaluation import EvaluationSettings
-from denserk.evaluation.inference import SequentialComparison
+from denserk.evaluation.sequential import SequentialComparison
 from denserk.evaluation.significance import t_test
 from denserk.tasks.evaluate import evaluate
 from tests.benchmarks.timing import Goals, cpu_seconds

@@ -39,8 +39,8 @@ from scipy.stats import ttest_ind
 
 from denserk.commands.train import finetune, pretrain
 from denserk.config.evaluation import EvaluationSettings
-from denserk.evaluation.inference import smallest_difference
 from denserk.evaluation.significance import t_test
+from denserk.evaluation.t_test_power import smallest_difference
 from denserk.io.files import write_rows
 from denserk.io.manifest import file_sha256
 from denserk.tasks.evaluate import evaluate

@@ -20,15 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from denserk.config.evaluation import Correction, EvaluationSettings
-from denserk.evaluation.inference import (
-    POWER,
-    needed_queries,
-    permuted_ranges,
-    range_p_value,
-    roughness,
-    smallest_difference,
-)
 from denserk.evaluation.significance import correction_factors
+from denserk.evaluation.t_test_power import POWER, needed_queries, roughness, smallest_difference
+from denserk.evaluation.tukey import permuted_ranges, range_p_value
 from denserk.reporting import print_table
 from denserk.tasks.evaluate import evaluate
 

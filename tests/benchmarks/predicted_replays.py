@@ -32,7 +32,12 @@ import numpy as np
 from scipy.stats import norm, t
 
 from denserk.config.evaluation import EvaluationSettings
-from denserk.evaluation.inference import Floats, Gain, MeanEstimate, prediction_powered_mean
+from denserk.evaluation.prediction_powered import (
+    Floats,
+    Gain,
+    MeanEstimate,
+    prediction_powered_mean,
+)
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import read_run_scores
 from denserk.reporting import print_table

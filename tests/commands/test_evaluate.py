@@ -30,6 +30,24 @@ def test_one_run_prints_ir_measures_lines(arguments, capsys):
 
 
 @pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("options", "is_named"),
+    [
+        ([], False),
+        (["--baseline", "good"], True),
+        (["--unjudged", "bounds"], True),
+        (["--baseline", "good", "--format", "tsv"], False),
+        (["--baseline", "good", "--quiet"], False),
+    ],
+)
+def test_lines_of_tests_and_bounds_name_the_tables_that_explain_them(options, is_named, capsys):
+    assert run(["eval", "good.trec", "bad.trec", "qrels.txt", "-m", "RR@10", *options]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("good\tRR@10\t")
+    assert ("--format table" in err) is is_named
+
+
+@pytest.mark.usefixtures("files")
 def test_gates(capsys):
     command = ["eval", "good.trec", "qrels.txt", "-m", "RR@10", "--quiet"]
     assert run([*command, "--min", "RR@10=0.8"]) == 0

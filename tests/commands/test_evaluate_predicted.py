@@ -71,6 +71,16 @@ def evaluated(capsys, *options):
     return json.loads(capsys.readouterr().out)["predicted"]
 
 
+def test_with_queries_each_line_has_the_same_columns(files, capsys):
+    judge(files, QIDS[:20])
+    command = ["eval", "a.trec", "b.trec", "human.qrels", "--predicted", "judge.qrels", "-q"]
+    assert run([*command, "-m", "RR@10", "--baseline", "a", "--format", "tsv", "--quiet"]) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert {len(fields) for fields in lines} == {4}
+    statistics = {fields[2] for fields in lines if fields[1] == "all"}
+    assert {"RR@10:powered_mean", "RR@10:powered_difference"} <= statistics
+
+
 def test_a_smaller_draw_begins_a_larger_one(files):
     assert draw(10) == 0
     first_qids = drawn_qids()

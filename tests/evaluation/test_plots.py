@@ -63,6 +63,20 @@ def test_panels_hold_every_value_and_p_as_text(files, baseline, capsys):
         assert f"{values[name, 'NumRet']:.0f}" in texts
 
 
+def test_a_difference_that_cannot_be_tested_has_no_p(files):
+    Path("one").write_text("q0 0 d0 1\n")
+    options = ["--baseline", "bm25", "--plot", "out.svg", "--quiet"]
+    assert run(["eval", *files, "one", "-m", "RR@10", *options]) == 0
+    assert not [text for text in texts_of("out.svg") if "nan" in text]
+
+
+def test_a_plot_says_that_its_intervals_are_not_corrected(files):
+    options = ["-m", "nDCG@5 RR@10", "--baseline", "bm25", "--plot", "out.svg", "--quiet"]
+    assert run(["eval", *files, "qrels", *options]) == 0
+    note = " ".join(texts_of("out.svg"))
+    assert "Holm correction of p for 4 tests" in note
+
+
 def test_previous_is_each_pair_of_neighbours(files, capsys):
     options = ["-m", "RR@10", "--correction", "none", "--baseline"]
     values = evaluated(files, capsys, *options, "previous")

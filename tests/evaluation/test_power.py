@@ -20,10 +20,11 @@ from denserk.config.evaluation import (
 )
 from denserk.errors import UsageError
 from denserk.evaluation.evaluator import Evaluator
-from denserk.evaluation.inference import needed_queries, permuted_ranges, smallest_difference
 from denserk.evaluation.measures import parse_measures
 from denserk.evaluation.significance import compare
+from denserk.evaluation.t_test_power import needed_queries, smallest_difference
 from denserk.evaluation.tables import render
+from denserk.evaluation.tukey import permuted_ranges
 
 MEASURES = parse_measures(["RR@10", "P@1"]).measures
 NAMES = ("base", "near", "far")

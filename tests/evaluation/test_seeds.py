@@ -1,13 +1,19 @@
 """Systems over seeds: means, spread, and tests over seeds and queries."""
 
 import json
+import math
+from dataclasses import replace
 from itertools import combinations, product
 
 import numpy as np
 import pytest
 
 from denserk.commands.evaluate import evaluate
+from denserk.config.evaluation import ComparisonSettings
 from denserk.errors import UsageError
+from denserk.evaluation.evaluator import Evaluator, over_seeds
+from denserk.evaluation.measures import parse_measures
+from denserk.evaluation.significance import seeds_p_value
 
 QRELS = {f"q{n}": f"d{n}" for n in range(8)}
 
@@ -121,3 +127,37 @@ def test_the_baseline_is_a_system(tmp_path, qrels):
     files = [write_run(tmp_path / "a-1.trec", ranks), write_run(tmp_path / "a-2.trec", ranks)]
     with pytest.raises(UsageError, match="the systems are a"):
         evaluate(files=[*files, qrels], seeds=True, baseline="b", measures=("RR@10",))
+
+
+def test_a_system_has_what_is_missing_and_tied_in_any_of_its_runs(tmp_path, qrels, capsys):
+    lines = ["q0 Q0 d0 1 1 t\n", "q0 Q0 x 2 1 t\n"]
+    (tmp_path / "a-1.trec").write_text("".join([*lines, "q9 Q0 d 1 1 t\n"]))
+    (tmp_path / "a-2.trec").write_text("".join([*lines, "q1 Q0 d1 1 1 t\n"]))
+    files = [str(tmp_path / "a-1.trec"), str(tmp_path / "a-2.trec"), qrels]
+    (system,) = compare(files, capsys)["runs"]
+    assert system["missing"] == [f"q{n}" for n in range(1, 8)]
+    assert system["unjudged"] == ["q9"]
+    assert system["tied_lines"] == 2
+
+
+def test_lines_have_the_deviation(tmp_path, qrels, capsys):
+    files = [
+        write_run(tmp_path / "a-1.trec", [1] * 8),
+        write_run(tmp_path / "a-2.trec", [2] * 8),
+        write_run(tmp_path / "b.trec", [2] * 8),
+    ]
+    evaluate(files=[*files, qrels], seeds=True, measures=("RR@10",), baseline="b", format="tsv")
+    assert "a\tRR@10:deviation\t0.3536" in capsys.readouterr().out.splitlines()
+    comparison = compare([*files, qrels], capsys, baseline="b")["comparison"]
+    assert comparison["test"] == "permutation"
+
+
+def test_an_undefined_value_has_no_p():
+    (measure,) = parse_measures(["RR@10"]).measures
+    evaluator = Evaluator([measure], {"q1": {"d": 1}, "q2": {"d": 1}})
+    hits = {"q1": {"d": 1.0}, "q2": {"d": 1.0}}
+    defined = evaluator.evaluate("base-1", hits)
+    undefined = replace(defined, name="run-1", per_query={"RR@10": {"q1": 1.0, "q2": math.nan}})
+    systems = over_seeds(evaluator.result([defined, undefined])).runs
+    p = seeds_p_value(systems[1], systems[0], "RR@10", ComparisonSettings(permutations=50))
+    assert math.isnan(p)

@@ -22,7 +22,7 @@ from denserk.evaluation.evaluator import Evaluator
 from denserk.evaluation.measures import parse_measures
 from denserk.evaluation.results import Difference, EvaluationResult
 from denserk.evaluation.significance import compare, correction_factors, p_value
-from denserk.evaluation.tables import render
+from denserk.evaluation.tables import render, tables
 
 SAMPLES = [np.random.default_rng(seed).normal(0.02, 0.2, 12 + 40 * seed) for seed in (0, 2)]
 
@@ -154,6 +154,68 @@ def test_lines_and_json_hold_every_value() -> None:
     assert comparison["baseline"] == "base"
     assert comparison["runs"]["far"]["RR@10"]["losses"] == 0
     assert set(comparison["runs"]["far"]) == {"RR@10", "P@1"}  # a count is not compared
+
+
+def test_with_queries_each_line_has_the_same_columns() -> None:
+    report = ReportSettings(per_query=True)
+    lines = render(result("base", "far"), report, OutputFormat.TSV).splitlines()
+    assert "far\tall\tRR@10:wins\t11" in lines
+    assert {line.count("\t") for line in lines} == {3}
+
+
+@pytest.mark.parametrize(
+    ("settings", "test"),
+    [
+        ({}, "t"),
+        ({"test": PairedTest.RANDOMISATION}, "randomisation"),
+        ({"correction": Correction.TUKEY, "permutations": 100}, "tukey"),
+    ],
+)
+def test_json_names_the_test_of_the_p_values(settings, test) -> None:
+    text = render(result("base", "far", **settings), ReportSettings(), OutputFormat.JSON)
+    assert orjson.loads(text)["comparison"]["test"] == test
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_named"),
+    [
+        ({}, False),
+        ({"test": PairedTest.RANDOMISATION}, True),
+        ({"correction": Correction.TUKEY, "permutations": 100}, False),
+    ],
+)
+def test_an_interval_that_is_not_of_the_test_is_named(settings, is_named) -> None:
+    table = render(result("base", "far", **settings), ReportSettings(), OutputFormat.TABLE)
+    assert ("interval: Student's t" in table) is is_named
+
+
+def test_without_a_mean_nothing_is_compared(caplog: pytest.LogCaptureFixture) -> None:
+    measures = parse_measures(["NumRet GMAP"]).measures
+    evaluator = Evaluator(measures, {"q1": {"a": 1}})
+    runs = [evaluator.evaluate(name, {"q1": {"a": 1.0}}) for name in ("base", "run")]
+    values = {run.name: run.per_query for run in runs}
+    comparison = compare(values, measures, "base", ComparisonSettings())
+    assert "NumRet, GMAP" in caplog.text
+    compared = replace(evaluator.result(runs), comparison=comparison)
+    assert len(tables(compared, ReportSettings())) == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"test": PairedTest.RANDOMISATION},
+        {"test": PairedTest.RANDOMISATION, "permutations": 5},
+        {"correction": Correction.TUKEY, "permutations": 100},
+    ],
+)
+def test_an_undefined_value_makes_nothing_significant(settings) -> None:
+    measures = parse_measures(["AP"]).measures
+    values = {"a": 0.9, "b": 0.8, "c": 0.9, "d": math.nan, "e": 0.9, "f": 0.8, "g": 0.9}
+    per_query = {"run": {"AP": values}, "base": {"AP": dict.fromkeys(values, 0.1)}}
+    comparison = compare(per_query, measures, "base", ComparisonSettings(alpha=0.5, **settings))
+    assert math.isnan(comparison.differences["run"]["AP"].corrected)
+    assert not comparison.significant("run", "AP")
 
 
 def test_a_baseline_needs_another_run() -> None:

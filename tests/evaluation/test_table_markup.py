@@ -65,6 +65,12 @@ def test_every_row_of_latex_has_every_column(name):
     assert "\x1b" not in latex
 
 
+def test_negative_values_have_a_minus_sign_in_latex_and_names_a_hyphen():
+    rows = ((Cell("run-1"), Cell("-0.25"), Cell("-0.1..+0.2")),)
+    latex = as_latex(Table(("run", "x", "y"), 1, rows), "C.", "tab:results")
+    assert r"run-1 & $-$0.25 & $-$0.1..+0.2 \\" in latex
+
+
 def test_latex_keeps_the_room_of_a_mark_in_its_column_only():
     rows = (
         (Cell("a"), Cell("0.5", best=True, differs=True), Cell("0.1")),

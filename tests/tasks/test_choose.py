@@ -1000,13 +1000,24 @@ def test_the_python_function_takes_runs_in_memory(collection, tmp_path):
         block_size=5,
     )
     assert choice.best == ("good",)
-    inputs = {path: path.read_bytes() for path in (tmp_path / "choice.inputs").iterdir()}
-    with pytest.raises(UsageError, match="not empty"):
-        denserk.choose(
-            corpus[:9],
-            topics,
-            qrels,
-            output=tmp_path / "choice",
-            candidates={"good": bad, "bad": good},
-        )
-    assert {path: path.read_bytes() for path in (tmp_path / "choice.inputs").iterdir()} == inputs
+
+
+def test_a_call_without_overwrite_leaves_the_inputs_of_the_choice_that_is_there(
+    collection, tmp_path, caplog
+):
+    caplog.set_level("INFO")
+    qrels = {f"q{n}": {f"p{n}": 1} for n in range(40)}
+    files = (collection / "corpus.jsonl", collection / "queries.tsv")
+    output = tmp_path / "choice"
+    candidates = [str(collection / "good.trec"), str(collection / "bad.trec")]
+    denserk.choose(*files, qrels, output=output, candidates=candidates, block_size=5)
+    assert "choice.inputs" in caplog.text
+    stored_qrels = (tmp_path / "choice.inputs/qrels.txt").read_bytes()
+    qrels["q1"] = {"p2": 1}
+    with pytest.raises(UsageError, match="is not empty"):
+        denserk.choose(*files, qrels, output=output, candidates=candidates, block_size=5)
+    assert (tmp_path / "choice.inputs/qrels.txt").read_bytes() == stored_qrels
+    denserk.choose(
+        *files, qrels, output=output, candidates=candidates, block_size=5, overwrite=True
+    )
+    assert (tmp_path / "choice.inputs/qrels.txt").read_bytes() != stored_qrels

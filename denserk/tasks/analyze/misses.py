@@ -72,6 +72,11 @@ class MissesResult:
     # what --set topics-field takes to search with a further field of the topics: "title,text"
     unsearched_fields: tuple[str, ...] = ()
 
+    @property
+    def missed(self) -> int:
+        """The number of passages that are not among the first K hits."""
+        return sum(passage.cause != FOUND for passage in self.passages)
+
 
 def analyze_misses(
     settings: MissesSettings,

@@ -622,6 +622,30 @@ def test_the_report_shows_the_causes(folder):
     assert "none of the causes that were tried" in page
 
 
+def test_passages_that_were_found_are_not_counted_as_missed(folder, capsys):
+    pairs = [(qid, ranked("run.trec", qid)[0]) for qid in ("q1", "q2")]
+    pairs.append(("q1", ranked("run.trec", "q1")[-1]))
+    (folder / "pairs.txt").write_text("".join(f"{qid} {docid}\n" for qid, docid in pairs))
+    command = ["analyze", "misses", "--run", "run.trec", "--qrels", "qrels.txt", "-k", "1"]
+    assert run_command_line([*command, "--device", "cpu", "--set", "pairs=pairs.txt"]) == 0
+    output = capsys.readouterr().out
+    assert "1 of 3 passages of --set pairs of" in output
+    found_row = next(line for line in output.splitlines() if line.startswith("found\t"))
+    assert found_row.split("\t")[1:3] == ["2", "-"]
+    counts = read_cause_counts("misses.csv")
+    assert counts.total == 1
+    assert run_command_line(["eval", "run.trec", "qrels.txt", "--report", "page"]) == 0
+    page = (folder / "page" / "index.html").read_text()
+    assert "Missed passages: 1, " in page
+
+
+def test_the_report_leaves_out_a_table_without_misses(folder):
+    (folder / "none.csv").write_text(",".join(COLUMNS) + "\n")
+    command = ["eval", "run.trec", "qrels.txt", "--report", "page", "--set", "misses=none.csv"]
+    assert run_command_line(command) == 0
+    assert "Why passages were missed" not in (folder / "page" / "index.html").read_text()
+
+
 def test_the_report_takes_the_table_that_is_named(folder):
     analysed(output="table.csv")
     (folder / "misses.csv").write_text("a,b\n1,2\n")  # of something else

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from denserk.errors import UsageError
-from denserk.evaluation.inference import BETS, STAKES, Interval, SequentialComparison
+from denserk.evaluation.intervals import ConfidenceInterval
+from denserk.evaluation.sequential import BETS, STAKES, SequentialComparison
 from tests.benchmarks import choose_replays
 
 # Sequential comparison
@@ -150,7 +151,7 @@ def test_intervals_hold_what_bets_do_not_disprove(blocks: list[list[Query]]) -> 
         common = leader_values[: len(values)]
         interval = comparison.interval(system)
         if system == comparison.leader:
-            assert interval == Interval(0, 0)
+            assert interval == ConfidenceInterval(0, 0)
             continue
         if len(values) > 0:
             assert interval.low <= (values - common).mean() <= interval.high

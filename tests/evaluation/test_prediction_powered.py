@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from denserk.evaluation.inference import (
+from denserk.evaluation.prediction_powered import (
     Gain,
     MeanEstimate,
     confidence_interval,
