@@ -844,8 +844,8 @@ class FinetuneOptions(
     pair_max_length: int | None
     """cross-encoder: maximum tokens of query and passage together. [default: sum of both limits]"""
     dev_data: PathName | None
-    """Held-out training data for dev-loss, avg-rank, spearman, accuracy or cosine. [default:
-    None]"""
+    """Held-out training data for RR@10, dev-loss, avg-rank, spearman, accuracy or cosine.
+    [default: None]"""
     dev_corpus: PathName | None
     """Passages to search for RR@10, instead of the passages of dev_data. [default: None]"""
     dev_topics: PathName | None

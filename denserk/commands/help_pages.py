@@ -1,8 +1,10 @@
 """Commands of typer with two help pages: common options and examples, and all options."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import typer
@@ -45,14 +47,30 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
     def _reject_settings(self, words: Sequence[str]) -> None:
-        """Raise a UsageError for a setting that is spelled as an option."""
-        for word in words:
-            if not word.startswith("--"):
+        """Raise a UsageError for settings that are spelled as options; name all of them."""
+        spelled_words = []
+        corrections = []
+        for word, next_word in pairwise([*words, ""]):
+            spelling, _, value = word.partition("=")
+            if not spelling.startswith("--"):
                 continue
-            spelling = word.partition("=")[0].replace("_", "-")
-            name = spelling.removeprefix("--").removeprefix("no-")
-            if name.replace("-", "_") in self.page.settings:
-                raise UsageError(f"{word} is a setting, not an option", f"give --set {name}=VALUE")
+            flag = spelling.removeprefix("--").replace("_", "-")
+            name = flag.removeprefix("no-")
+            if name.replace("-", "_") not in self.page.settings:
+                continue
+            if flag != name:
+                value = "no"
+            elif not value and not next_word.startswith("-"):
+                value = next_word
+            spelled_words.append(spelling)
+            corrections.append(f"--set {name}={shlex.quote(value) if value else 'VALUE'}")
+        if not spelled_words:
+            return
+        verb = (
+            "are settings, not options" if len(spelled_words) > 1 else "is a setting, not an option"
+        )
+        message = f"{', '.join(spelled_words)} {verb}"
+        raise UsageError(message, f"give {' '.join(corrections)}")
 
     def _check_numbers(self, ctx: Any, values: Mapping[str, Any]) -> None:
         """Raise a UsageError for a text where an option takes a number."""

@@ -50,7 +50,7 @@ class ChooseSettings(ResumeSettings, kw_only=True):
     topics_field: tuple[str, ...] | None = setting(None, nonempty=True)
     """Fields of the topics that make the query, e.g. title,description. [default: title]"""
     qrels: str = option(REQUIRED, metavar="FILE|DIR|NAME")
-    """Relevance judgments that decide."""
+    """Relevance judgments that decide; without any, denserk eval --draw writes hits to judge."""
     output: str = option(REQUIRED, metavar="DIR")
     """Folder for all that is built, and for the result: choice.json, index.html, runs and more."""
     candidates: tuple[str, ...] = option((), "--candidate", metavar="[NAME=]RETRIEVER", repeat=True)

@@ -229,7 +229,7 @@ class ValidationSettings(Settings):
     """Validation."""
 
     dev_data: str | None = option(None, metavar="FILE")
-    """Held-out training data for dev-loss, avg-rank, spearman, accuracy or cosine."""
+    """Held-out training data for RR@10, dev-loss, avg-rank, spearman, accuracy or cosine."""
     dev_corpus: str | None = option(None, metavar="FILE|DIR|NAME", used_by=BI_ENCODER)
     """Passages to search for RR@10, instead of the passages of --dev-data."""
     dev_topics: str | None = option(None, metavar="FILE|DIR|NAME", used_by=BI_ENCODER)

@@ -111,7 +111,7 @@ NAMES: Mapping[Table, Mapping[Column, str]] = {
         "negativepassageid negativeids negids",
         Column.TEXT: "passage passagetext document documenttext doc text response context",
         Column.LABEL: "label score similarityscore",
-        Column.EXTRA: "id idx index",
+        Column.EXTRA: "id idx index contexts groundtruth groundtruths",
     },
     Table.SENTENCES: {
         Column.ANCHOR: "anchor query question",
@@ -480,6 +480,12 @@ def _sort_training_names(
     for name in names:
         is_position = not isinstance(name, str)  # of a column without a name
         columns.append(None if is_position else column_of(name, Table.TRAINING))
+    if Column.POSITIVE in columns and not ids:
+        # a context holds the answer: beside a positive it is no negative
+        columns = [
+            Column.EXTRA if name == "context" else column
+            for name, column in zip(names, columns, strict=True)
+        ]
     # names with these meanings explain nothing here: their position counts
     unexplained = {Column.EXTRA, Column.TEXT} if ids else set()
     # beside a query, a `passage` is the positive where none is named so

@@ -117,7 +117,7 @@ def _passages_of_source(
         record_paths = corpus_files(dataset.path)
     if not record_paths:
         return _folder_of_documents(dataset.path, settings)
-    _report_texts_beside(dataset.path, record_paths)
+    _warn_of_texts_beside(dataset.path, record_paths)
     return chain.from_iterable(
         read_corpus_file(path, settings, fields, made_ids) for path in record_paths
     )
@@ -145,7 +145,7 @@ def with_used_fields(source: str, settings: CorpusSettings) -> CorpusSettings:
     try:
         return _with_fields_of_file(record_paths[0], settings)
     except InputError:
-        _report_texts_beside(dataset.path, record_paths)  # perhaps they are the corpus
+        _warn_of_texts_beside(dataset.path, record_paths)  # perhaps they are the corpus
         raise
 
 
@@ -286,7 +286,7 @@ def _report_unread(
     endings = {
         path.suffix.lower()
         for path in unread_paths
-        if path.with_suffix(".txt") not in are_read  # its text, if it was converted
+        if are_read.isdisjoint(unread_files.converted_paths(path))
     }
     unread = unread_files.unread_documents(folder, endings)
     warned_folder = folder.resolve()
@@ -314,16 +314,24 @@ def _trec_paths(folder: Path, paths: Sequence[Path]) -> list[Path]:
     return [path for path in paths if _is_trec_file(path)]
 
 
-def _report_texts_beside(folder: Path, record_paths: Sequence[Path]) -> None:
-    """Report documents of a folder that are not read because it holds files with records."""
+def _warn_of_texts_beside(folder: Path, record_paths: Sequence[Path]) -> None:
+    """Warn once of documents in a folder, and below it, that are not read beside its records."""
     if detection.is_beir_folder({path.name for path in record_paths}):
         return
-    names = [path.name for path in folder.iterdir() if text_files.is_document(path)]
-    if names:
-        logger.info(
-            f"{folder.name}: .txt and .md files are not read beside {record_paths[0].name} "
-            f"({len(names):,}); --corpus-format text reads them alone"
-        )
+    walked_paths = text_files.walk(folder).paths
+    document_count = sum(1 for path in walked_paths if text_files.is_document(path))
+    warned_folder = folder.resolve()
+    if not document_count or warned_folder in _WARNED_FOLDERS:
+        return
+    _WARNED_FOLDERS.add(warned_folder)
+    source = shlex.quote(str(folder))
+    first_record_path = shlex.quote(str(record_paths[0]))
+    logger.warning(
+        f"{folder.name}: .txt and .md files are not read beside {record_paths[0].name} "
+        f"({document_count:,}); --corpus-format text reads them alone. To search both, convert "
+        f"each into one folder: denserk convert {source} all/texts.jsonl --from text; "
+        f"denserk convert {first_record_path} all/records.jsonl"
+    )
 
 
 def _no_corpus(folder: Path) -> DenserkError:
@@ -519,9 +527,16 @@ class _CorpusFile(NamedTuple):
             return _Rows(None, rows)
         keys_by_format = self._with_named_fields(keys_by_format)
         _, first_record = first_row
-        has_known_keys = any(keys.used_in(first_record) for keys in keys_by_format.values())
-        if self.settings.corpus_format is None and not has_known_keys:
+        if self.settings.corpus_format is not None:
+            return _Rows(keys_by_format, rows)
+        used_keys = json_records.first_used_keys(keys_by_format, first_record)
+        if used_keys is None:
             return _Rows(None, rows)
+        if used_keys.id is None:  # of the format, which may have ids under another name
+            first_rows = list(islice(rows, FIRST_RECORDS))
+            rows = chain(first_rows, rows)
+            if record_fields.has_known_ids([record for _, record in first_rows]):
+                return _Rows(None, rows)
         return _Rows(keys_by_format, rows)
 
     @property
@@ -557,6 +572,10 @@ class _CorpusFile(NamedTuple):
         """Return the rows of CSV as records, by the names of its header."""
         unread_files.reject_binary(self.head.data, self.path, Table.CORPUS)
         delimiter = "\t" if "\t" in self.head.line else self.head.csv_delimiter
+        has_one_column = len(self.head.csv_cells) == 0
+        if has_one_column and "|" in self.head.line:
+            expected = "columns between commas, semicolons or tabs"
+            raise unread_files.table_of_pipes(self.path).error(self.path, 1, expected)
         lines = files.read_text_lines(self.path, self.handle)
         return files.read_table(lines, self.path, delimiter)
 
@@ -633,7 +652,7 @@ class _CorpusFile(NamedTuple):
         changed_keys = {}
         for corpus_format, keys in keys_by_format.items():
             if id_key:
-                keys = keys._replace(ids=(id_key,), must_have_id=True)
+                keys = keys._replace(ids=(id_key,), must_have_id=True, ids_by_text={})
             if title_field is not None:
                 keys = keys._replace(title=title_field)
             changed_keys[corpus_format] = keys
@@ -651,7 +670,9 @@ class _CorpusFile(NamedTuple):
             raise error
         width = len(self.head.cells)
         found = f"{columns_phrase(width)} between tabs: {self.head.line[:60]!r}"
-        hint = unread_files.numbering_hint(self.path, Table.CORPUS) if width == 1 else None
+        hint = "write a line of their names above: docid, title, text, and any for the others"
+        if width == 1:
+            hint = unread_files.numbering_hint(self.path, Table.CORPUS, self.head.lines)
         if any(column_names.column_of(name, Table.CORPUS) for name in self.head.csv_cells):
             hint = "if it is CSV and its first row names the columns, add --corpus-format csv"
         raise InputError(self.path, 1, found, expected, hint)

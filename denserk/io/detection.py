@@ -51,7 +51,7 @@ from denserk.io.json_records import RecordKeys
 from denserk.io.model_files import MODEL_FILES
 from denserk.io.outputs import DOCID, INDEX, MANIFEST
 from denserk.io.pool import is_pool_header
-from denserk.io.short_texts import is_number, unquote_cell
+from denserk.io.short_texts import columns_phrase, is_number, unquote_cell
 from denserk.io.tables import HUB
 from denserk.io.text_files import (
     MARKDOWN,
@@ -64,6 +64,7 @@ from denserk.io.text_files import (
 from denserk.io.unread_files import (
     DOCUMENT_ENDINGS,
     is_binary,
+    pairs_hint,
     reject_binary,
     unread_file_error,
     unread_folder,
@@ -93,14 +94,20 @@ PICKLE_ENDINGS = (".pkl", ".pickle")
 CORPUS_KEYS = {
     CorpusFormat.ANSERINI: RecordKeys(("id", "_id", "docid"), ("contents",)),
     CorpusFormat.BEIR: RecordKeys(("_id", "id"), ("text",), "title"),
-    CorpusFormat.TEVATRON: RecordKeys(("docid", "passage_id"), ("text", "passage"), "title"),
+    CorpusFormat.TEVATRON: RecordKeys(
+        ("docid", "passage_id"),
+        ("text", "passage"),
+        "title",
+        # of MS MARCO v2, where the docid is that of the document which the passage is from
+        ids_by_text={"passage": ("pid", "docid", "passage_id")},
+    ),
     CorpusFormat.FLAG: RecordKeys((), ("text",), "title", must_have_id=False),
     CorpusFormat.JSON: RecordKeys(("_id",), ("text", "contents"), "title"),
 }
 TOPICS_KEYS = {
     TopicsFormat.BEIR: RecordKeys(("_id",), ("text",)),
     TopicsFormat.TEVATRON: RecordKeys(("query_id",), ("query", "query_text")),
-    TopicsFormat.ANSERINI: RecordKeys(("id", "qid"), ("title", "query", "text")),
+    TopicsFormat.ANSERINI: RecordKeys(("id", "qid"), ("query", "title", "text")),
     TopicsFormat.QA: RecordKeys(("_id", "id", "qid"), ("question",), must_have_id=False),
     TopicsFormat.ENTITY_QUESTIONS: RecordKeys((), ("question",), must_have_id=False),
     TopicsFormat.TSV: RecordKeys(("id",), ("text",)),
@@ -147,6 +154,7 @@ RELATION_FILE = re.compile(r"P\d+\..*json(\.gz)?")
 TOPIC_TAG = re.compile(rb"<(topics?|top)[\s>]", re.IGNORECASE)
 GRADE = re.compile(r"([+-]?[0-9]{1,18})(\.0*)?")  # trec_eval reads 1.0 as 1
 
+FIVE_COLUMNS_HINT = "if this is a run without tags, write one behind each line"
 RANKED_LINES = 2000  # that decide whether a third column has ranks
 
 
@@ -419,6 +427,12 @@ def has_title(head: FileHead) -> bool:
     return "title" in head.keys
 
 
+def has_question_beside_title(head: FileHead) -> bool:
+    """JSON records of a question about a text that has a title, as SQuAD's."""
+    has_query = not head.keys.isdisjoint({"query", "query_text", "text"})
+    return {"question", "title"} <= head.keys and not has_query
+
+
 def has_text(head: FileHead) -> bool:
     """JSON records with a text."""
     return "text" in head.keys
@@ -455,8 +469,8 @@ def _table_of_header(head: FileHead) -> Table | None:
 
 
 def has_pool_header(head: FileHead) -> bool:
-    """A header of a pool of `eval --to-judge`."""
-    return head.record is None and is_pool_header(head.cells)
+    """A header of a pool of `eval --to-judge`, between tabs, commas or semicolons."""
+    return head.record is None and (is_pool_header(head.cells) or is_pool_header(head.csv_cells))
 
 
 def has_clicks_header(head: FileHead) -> bool:
@@ -527,10 +541,15 @@ def names_query_and_positive(head: FileHead) -> bool:
     return head.width > 0 and _names_query_and_positive(head.cells)
 
 
-def has_comma_header(head: FileHead) -> bool:
-    """A header of training data between commas."""
-    is_header = recognise_header(head.comma_cells, Table.TRAINING) is not None
-    return is_header or _names_query_and_positive(head.comma_cells)
+def has_csv_header_of_training(head: FileHead) -> bool:
+    """A header of training data between commas or semicolons."""
+    return is_training_header(head.comma_cells) or is_training_header(head.semicolon_cells)
+
+
+def is_training_header(cells: Sequence[str]) -> bool:
+    """Return whether cells are the names of training data, or have a query and a positive."""
+    is_header = recognise_header(cells, Table.TRAINING) is not None
+    return is_header or _names_query_and_positive(cells)
 
 
 def has_csv_header_of_corpus_or_queries(head: FileHead) -> bool:
@@ -881,7 +900,8 @@ RULES: Sequence[Rule] = (
         },
     ),
     Rule(
-        "a header: `query-id`, `corpus-id`, `score`, `query`, `text`",
+        "a header: `query-id`, `corpus-id`, `score`, `query`, `text`, between tabs, commas or "
+        "semicolons",
         has_pool_header,
         {Kind.QRELS: None},
     ),
@@ -957,8 +977,8 @@ RULES: Sequence[Rule] = (
         {Kind.TRAINING: TrainingFormat.ST_TRIPLET},
     ),
     Rule(
-        "a header between commas: query or anchor, positive",
-        has_comma_header,
+        "a header between commas or semicolons: query or anchor, positive",
+        has_csv_header_of_training,
         {Kind.TRAINING: TrainingFormat.ST_TRIPLET},
     ),
     Rule(
@@ -1310,7 +1330,8 @@ def _kinds_of_file(path: Path) -> AbstractSet[Kind]:
     # the rows of a table (Parquet) are opened as JSON lines
     with files.open_ahead(path, part="train") as (data, _):
         head = FileHead(data, path.name)
-        if is_binary(data) and not is_pickle(head):  # its bytes may have the tabs of a table
+        may_be_vectors = is_parquet(head) or is_array(head) or is_pickle(head)
+        if is_binary(data) and not may_be_vectors:  # its bytes may have the tabs of a table
             return set()
         rule = recognise(head)
     return set() if rule is None else rule.formats.keys()
@@ -1386,14 +1407,18 @@ def _neither_run_nor_qrels(head: FileHead, name: str) -> InputError:
     line, text = head.record_line
     _require_utf8(head, name, line)
     expected = "a run (6 columns, or 3) or qrels (4 columns, or BEIR's header query-id ...)"
-    table = run_or_qrels(text.split(",")) or Table.RUN
+    table = run_or_qrels(text.split(",")) or run_or_qrels(text.split(";")) or Table.RUN
     error = unread_file_error(head.data, name, table, expected)
     if error is not None:
         return error
     if not text:
         return InputError(name, None, "nothing", expected)
     hint = file_name_hint(head.terms)
-    return InputError(name, line, f"{len(head.terms)} columns", expected, hint)
+    if hint is None and len(head.terms) == 2:
+        hint = pairs_hint(name)
+    if hint is None and len(head.terms) == 5:
+        hint = FIVE_COLUMNS_HINT
+    return InputError(name, line, columns_phrase(len(head.terms)), expected, hint)
 
 
 def _require_utf8(head: FileHead, name: str, last_line: int) -> None:

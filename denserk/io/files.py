@@ -40,6 +40,8 @@ MANIFEST_KEYS = {"kind", "complete", "settings"}  # that every manifest has
 BOM = b"\xef\xbb\xbf"
 HEAD_SIZE = 1 << 20  # bytes of an input by which its format is recognised
 CHUNK_SIZE = 1 << 16  # bytes that are read at once
+# control characters that texts have in no encoding but UTF-16
+NOT_IN_TEXTS = re.compile(rb"\A(?!\xff\xfe|\xfe\xff).*[\x00-\x08\x0e-\x1a]", re.DOTALL)
 LONGEST_CELL = 1 << 26  # characters of a cell of CSV, past which a quote was never closed
 
 T = TypeVar("T")
@@ -160,8 +162,28 @@ def number_lines(handle: BinaryIO, path: str | Path) -> Iterator[tuple[int, byte
     """Yield (line number from 1, line) of an open input, without line ends and byte-order mark."""
     with read_errors(path):
         for number, line in enumerate(handle, start=1):
-            text = line.removeprefix(BOM) if number == 1 else line
-            yield number, text.rstrip(b"\r\n")
+            if number == 1:
+                reject_carriage_returns(line, path)
+                line = line.removeprefix(BOM)
+            yield number, line.rstrip(b"\r\n")
+
+
+def shell_path(path: str | Path) -> str:
+    """Return a path as a shell reads it; FILE stands for what came through standard input."""
+    return "FILE" if str(path) == STREAM else shlex.quote(str(path))
+
+
+def reject_carriage_returns(beginning: bytes, path: str | Path) -> None:
+    """Raise an InputError for an input whose lines end with carriage returns alone.
+
+    Its `beginning` is the first line, which then is the whole input, or more of it.
+    """
+    if b"\n" in beginning or b"\r" not in beginning.rstrip(b"\r"):
+        return
+    name = shell_path(path)
+    found = "lines that end with carriage returns alone, as on old Macs"
+    hint = f"write line feeds: tr '\\r' '\\n' < {name} > {name}.lines && mv {name}.lines {name}"
+    raise InputError(path, None, found, "lines that end with line feeds", hint)
 
 
 class _Chunks(io.RawIOBase):
@@ -225,14 +247,30 @@ def encoding_error(
 ) -> InputError:
     """Return the error of bytes that are not UTF-8, with a command that converts the file."""
     found = f"a byte that is not UTF-8 (0x{data[error.start]:02x})"
-    encoding = "UTF-16" if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "ISO-8859-1"
-    name = "FILE" if str(path) == STREAM else shlex.quote(str(path))
+    hint = None if NOT_IN_TEXTS.search(data) else _recoding_hint(data, path)
+    return InputError(path, line, found, "UTF-8 text", hint)
+
+
+def _recoding_hint(data: bytes, path: str | Path) -> str:
+    """Return a command that converts a file to UTF-8 from the encoding that it probably has.
+
+    Windows-1252 has the letters of ISO-8859-1, and signs where that has none.
+    """
+    encoding = "ENCODING"
+    condition = "if it is text, name its encoding in place of ENCODING"
+    if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        encoding = "UTF-16"
+        condition = "if it is UTF-16, convert it"
+    else:
+        with suppress(UnicodeDecodeError):
+            data.decode("cp1252")
+            encoding = "WINDOWS-1252"
+            condition = "if it is of Windows or ISO-8859-1, convert it"
+    name = shell_path(path)
     command = f"iconv -f {encoding} -t UTF-8 {name}"
     if str(path).endswith(".gz"):
         command = f"zcat {name} | iconv -f {encoding} -t UTF-8 | gzip"
-    command += f" > {name}.utf8 && mv {name}.utf8 {name}"
-    hint = f"if it is {encoding}, convert it: {command}"
-    return InputError(path, line, found, "UTF-8 text", hint)
+    return f"{condition}: {command} > {name}.utf8 && mv {name}.utf8 {name}"
 
 
 @contextmanager
@@ -472,6 +510,9 @@ def read_table(
     if first_row is None:
         return
     header_line, header_cells = first_row
+    if header_cells[0].startswith("sep="):
+        expected = "the names of the columns"
+        raise InputError(path, header_line, "Excel's line sep=", expected, "delete this line")
     names = [cell.strip() for cell in header_cells]
     for name, count in Counter(names).items():
         if name and count > 1:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from denserk.config.formats import FROM_MODEL, QuerySource
-from denserk.io.json_records import Fields, read_objects
+from denserk.io.json_records import Fields, read_objects, type_name
 from denserk.io.pretraining_text import with_records
 from denserk.records import Candidate, GeneratedQuery, Passage, Qrel, Query, TrainingExample
 
@@ -62,7 +62,7 @@ def _checked_query(fields: Fields, text: str, source: str, positive: Any) -> Gen
     if source not in SOURCES:
         raise fields.error(f"the source {source}", f"one of {', '.join(SOURCES)}")
     if not isinstance(positive, str | None):
-        raise fields.error(f"{type(positive).__name__} in positives", "texts or null")
+        raise fields.error(f"{type_name(positive)} in positives", "texts or null")
     return GeneratedQuery(text, source, positive)
 
 

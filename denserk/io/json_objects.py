@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 import orjson
 
 from denserk.errors import InputError
-from denserk.io.json_records import Row, identifier
+from denserk.io.column_names import Table
+from denserk.io.json_hints import unpacking_hint
+from denserk.io.json_records import Row, identifier, type_name
 
 TEXTS_BY_ID = 'one JSON object: {id: text}, or {id: {"text": ..., ...}}'
 EMBEDDING_DATA = (
     "one JSON object of llama_index: queries {id: text}, corpus {id: text}, "
     "relevant_docs {query id: [passage ids]}"
 )
-NAMES_OF_TYPES = {list: "a list", dict: "an object", str: "a string", bool: "true or false"}
 
 
 class Fault(NamedTuple):
@@ -83,15 +84,6 @@ def load_object(data: bytes, path: str | Path, expected: str) -> dict[str, Any]:
     return value
 
 
-def type_name(value: Any) -> str:
-    """Return what a JSON value is, for a message.
-
-    >>> type_name([1]), type_name(None), type_name(2.5)
-    ('a list', 'null', 'a number')
-    """
-    return "null" if value is None else NAMES_OF_TYPES.get(type(value), "a number")
-
-
 class QueryScores(NamedTuple):
     """The scores or grades of a query's passages."""
 
@@ -130,7 +122,11 @@ def _texts_by_id(
             # `_id` comes first, and is the key, not an `_id` inside
             yield None, {"_id": id} | value | {"_id": id}
         else:
-            raise InputError(path, None, f"{type_name(value)} for {unit} {id[:80]}", expected)
+            found = f"{type_name(value)} for {unit} {id[:80]}"
+            hint = unpacking_hint(
+                values, path, Table.CORPUS if unit == "passage" else Table.QUERIES
+            )
+            raise InputError(path, None, found, expected, hint)
 
 
 class EmbeddingData(NamedTuple):

@@ -14,6 +14,7 @@ from contextlib import nullcontext, suppress
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import orjson
@@ -21,7 +22,7 @@ import orjson
 from denserk.errors import InputError
 from denserk.io import files
 from denserk.io.column_names import Table
-from denserk.io.unread_files import renaming_hint
+from denserk.io.json_hints import array_of_texts_hint, keys_hint, rewriting_hint
 from denserk.records import NO_FIELDS
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,13 @@ Row = tuple[int | None, dict[str, Any]]  # the same, or a record that has no lin
 Record = tuple[int | None, str, str, str, dict[str, Any]]  # line, id, text, title, other keys
 
 # of items of lists, and of what a file should hold: for messages
-NAMES_OF_TYPES: dict[type, str] = {str: "strings", dict: "objects"}
+NAMES_OF_ITEMS: dict[type, str] = {str: "strings", dict: "objects"}
+NAMES_OF_TYPES: dict[type, str] = {
+    list: "a list",
+    dict: "an object",
+    str: "a string",
+    bool: "true or false",
+}
 ONE_A_LINE = "one JSON object a line"
 ONE_ARRAY = "one JSON array of objects"
 LONGEST = 1 << 26  # characters of an object, past which a quote or bracket was never closed
@@ -64,19 +71,25 @@ def parse_objects(numbered: Iterable[tuple[int, bytes]], path: str | Path) -> It
     except jsonlines.InvalidLineError as error:
         cause = error.__cause__
         found = f"a line that is not JSON ({cause})" if cause else "JSON that is no object"
-        raise InputError(path, lines.number, found, ONE_A_LINE) from None
+        hint = None
+        if isinstance(cause, json.JSONDecodeError):
+            is_first = lines.number == 1
+            hint = rewriting_hint(lines.text, cause.pos, path, is_first=is_first)
+        raise InputError(path, lines.number, found, ONE_A_LINE, hint) from None
 
 
 class _CountedLines:
-    """Lines that are read by a library, and the number of the one that it read last."""
+    """Lines that are read by a library; the one that it read last, and its number."""
 
     def __init__(self, numbered: Iterable[tuple[int, bytes]]) -> None:
         self._numbered = numbered
         self.number = 0
+        self.text = b""
 
     def __iter__(self) -> Iterator[bytes]:
         for number, text in self._numbered:
             self.number = number
+            self.text = text
             yield text
 
 
@@ -175,7 +188,8 @@ def _array_error(
     start_of_broken_text = len(text) - len(broken_text)
     line += text.count("\n", offset, start_of_broken_text)
     reason = getattr(error, "msg", "nested too deeply")
-    return InputError(path, line, f"{broken_text[:20]!r} ({reason})", ONE_ARRAY)
+    hint = array_of_texts_hint(path) if broken_text.startswith('"') else None
+    return InputError(path, line, f"{broken_text[:20]!r} ({reason})", ONE_ARRAY, hint)
 
 
 def _characters(handle: BinaryIO, path: str | Path) -> Iterator[str]:
@@ -183,8 +197,8 @@ def _characters(handle: BinaryIO, path: str | Path) -> Iterator[str]:
     chunks = iter(partial(files.read_all, handle, path, 1 << 20), b"")
     try:
         yield from codecs.iterdecode(chunks, "utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(path, None, "a byte that is not UTF-8", "UTF-8 text") from None
+    except UnicodeDecodeError as error:
+        raise files.encoding_error(path, None, error.object, error) from None
 
 
 class RecordKeys(NamedTuple):
@@ -197,6 +211,7 @@ class RecordKeys(NamedTuple):
     texts: tuple[str, ...]
     title: str | None = None
     must_have_id: bool = True
+    ids_by_text: Mapping[str, tuple[str, ...]] = MappingProxyType({})  # in place of `ids`
 
     def __str__(self) -> str:
         alternatives = ["|".join(keys) for keys in (self.ids, self.texts) if keys]
@@ -208,9 +223,12 @@ class RecordKeys(NamedTuple):
         >>> RecordKeys(("_id", "id"), ("text",)).used_in({"id": "d1", "text": "one"})
         UsedKeys(id='id', text='text', title=None)
         """
-        id_key = next((key for key in self.ids if key in record), None)
         text_key = next((key for key in self.texts if key in record), None)
-        if text_key is None or (id_key is None and self.must_have_id):
+        if text_key is None:
+            return None
+        ids = self.ids_by_text.get(text_key, self.ids)
+        id_key = next((key for key in ids if key in record), None)
+        if id_key is None and self.must_have_id:
             return None
         return UsedKeys(id_key, text_key, self.title)
 
@@ -226,6 +244,17 @@ class UsedKeys(NamedTuple):
         """Return those that a record has, for a message."""
         names = ", ".join(key for key in self if key is not None and key in record)
         return f"{names}; ids count from 0" if self.id is None else names
+
+
+def first_used_keys(
+    keys_by_format: Mapping[Format, RecordKeys], record: Mapping[str, Any]
+) -> UsedKeys | None:
+    """Return the keys that a record has of the first format that it fits; None without one."""
+    for keys in keys_by_format.values():
+        used_keys = keys.used_in(record)
+        if used_keys is not None:
+            return used_keys
+    return None
 
 
 def read_records(
@@ -252,7 +281,7 @@ def read_records(
     else:
         descriptions = [str(keys_by_format[candidate]) for candidate in candidates]
         expected = " or ".join(dict.fromkeys(descriptions))
-        hint = renaming_hint(record, path, table)
+        hint = keys_hint(record, path, table)
         raise InputError(path, line, f"the keys {list_keys(record)}", expected, hint)
     if named_format is None:
         name = files.display_name(path)
@@ -299,12 +328,21 @@ def list_keys(record: Iterable[str]) -> str:
     return ", ".join(names)
 
 
+def type_name(value: Any) -> str:
+    """Return what a JSON value is, for a message.
+
+    >>> type_name([1]), type_name(None), type_name(2.5)
+    ('a list', 'null', 'a number')
+    """
+    return "null" if value is None else NAMES_OF_TYPES.get(type(value), "a number")
+
+
 def as_text(value: Any, key: str, path: str | Path, line: int | None) -> str:
     """Return the text under a key; null is an empty text."""
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise InputError(path, line, f"{type(value).__name__} as {key}", "a string")
+        raise InputError(path, line, f"{type_name(value)} as {key}", "a string")
     return value
 
 
@@ -313,8 +351,9 @@ def identifier(value: Any, path: str | Path, line: int | None, unit: str) -> str
     if type(value) is int:  # a bool is an instance of int, and no id
         return str(value)
     if not isinstance(value, str):
-        type_name = "null" if value is None else type(value).__name__
-        raise InputError(path, line, f"a {unit} id that is {type_name}", "a string")
+        shown = f"the number {value}" if type(value) is float else type_name(value)
+        found = f"a {unit} id that is {shown}"
+        raise InputError(path, line, found, "a string or a whole number")
     terms = value.split()
     if terms != [value]:
         found = f"the {unit} id {value[:80]!r}" if terms else f"an empty {unit} id"
@@ -371,11 +410,11 @@ class Fields:
         if values is None:
             return []
         if not isinstance(values, list):
-            raise self.error(f"{type(values).__name__} as {key}", "a list")
+            raise self.error(f"{type_name(values)} as {key}", "a list")
         for value in values:
             if not isinstance(value, item_type):
-                expected = f"a list of {NAMES_OF_TYPES[item_type]}"
-                raise self.error(f"{type(value).__name__} in {key}", expected)
+                expected = f"a list of {NAMES_OF_ITEMS[item_type]}"
+                raise self.error(f"{type_name(value)} in {key}", expected)
         return values
 
     def texts(self, key: str) -> tuple[str, ...]:

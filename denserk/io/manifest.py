@@ -520,8 +520,8 @@ def training_record(folder: str | Path) -> dict[str, Any] | None:
 
 def training_files(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield name and checksum of each file that a training.json names."""
-    for files in record.get("data", {}).values():
-        for file in files.values():
+    for files_of_part in record.get("data", {}).values():
+        for file in files_of_part.values():
             if isinstance(file, dict):  # else no file, such as an option that was not given
                 yield file
 

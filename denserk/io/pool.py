@@ -1,7 +1,7 @@
 """Pools: pairs of a query and a passage with their texts, to be judged by people or a model.
 
 A pool is a table between tabs, whose third column is empty until a grade is filled in. Texts have
-neither tabs nor line ends.
+neither tabs nor line ends. A spreadsheet may have saved it as CSV.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from denserk.errors import InputError
 from denserk.io import files
-from denserk.io.short_texts import unquote_cell
+from denserk.io.short_texts import unquote_cell, with_single_spaces
 
 HEADER = ("query-id", "corpus-id", "score", "query", "text")
 
@@ -26,19 +26,14 @@ class PoolRow(NamedTuple):
 
 def write_pool(path: str | Path, rows: Iterable[PoolRow]) -> int:
     """Write pairs with empty grades; return their number."""
-    lines = (
-        f"{row.qid}\t{row.docid}\t\t{_one_line(row.query)}\t{_one_line(row.text)}\n" for row in rows
-    )
-    return files.write_lines(path, lines, "\t".join(HEADER) + "\n")
+    return files.write_lines(path, map(_pool_line, rows), "\t".join(HEADER) + "\n")
 
 
-def _one_line(text: str) -> str:
-    r"""Return a text with single blanks in place of tabs and line ends.
-
-    >>> _one_line("a title\n\ta text")
-    'a title a text'
-    """
-    return " ".join(text.split())
+def _pool_line(row: PoolRow) -> str:
+    """Return a pair as a line whose grade is empty."""
+    query = with_single_spaces(row.query)
+    text = with_single_spaces(row.text)
+    return f"{row.qid}\t{row.docid}\t\t{query}\t{text}\n"
 
 
 def is_pool_header(cells: Sequence[str]) -> bool:
@@ -58,17 +53,30 @@ class PoolJudgment(NamedTuple):
     grade: str
 
 
-def read_judgments(lines: files.Lines, path: str | Path) -> Iterator[PoolJudgment]:
-    """Yield the rows of a pool below its header, those without a grade among them."""
-    header_is_read = False
-    for line, text in lines:
-        if not text.strip():
+def read_judgments(
+    lines: files.Lines, path: str | Path, delimiter: str = "\t"
+) -> Iterator[PoolJudgment]:
+    """Yield the rows of a pool below its header, those without a grade among them.
+
+    Between commas or semicolons they are CSV, where a quoted cell may hold line ends.
+    """
+    rows = _rows_between_tabs(lines)
+    if delimiter != "\t":
+        expected = "CSV: quotes around a cell that has them, or a comma or a semicolon"
+        rows = files.read_rows(lines, path, delimiter, expected, strict=True)
+    next(rows, None)  # the header
+    for line, row in rows:
+        cells = [cell.strip() for cell in row]
+        if not any(cells):
             continue
-        if not header_is_read:
-            header_is_read = True
-            continue
-        cells = [unquote_cell(cell.strip()) for cell in text.split("\t")]
         if len(cells) < 3:
             raise InputError(path, line, f"{len(cells)} cells", f"a row of {', '.join(HEADER)}")
         qid, docid, grade = cells[:3]
         yield PoolJudgment(line, qid, docid, grade)
+
+
+def _rows_between_tabs(lines: files.Lines) -> Iterator[tuple[int, list[str]]]:
+    """Yield line number and cells of the lines that are not blank."""
+    for line, text in lines:
+        if text.strip():
+            yield line, [unquote_cell(cell.strip()) for cell in text.split("\t")]

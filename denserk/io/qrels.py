@@ -156,6 +156,9 @@ def _qrels_rows(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[
             yield from _clicked_qrels(path, handle)
         elif pool.is_pool_header(head.cells):
             yield from _pool_rows(files.read_text_lines(path, handle), path)
+        elif pool.is_pool_header(head.csv_cells):
+            lines = files.read_text_lines(path, handle)
+            yield from _pool_rows(lines, path, head.csv_delimiter)
         elif head.record is None:  # no JSON
             lines = files.read_text_lines(path, handle)
             yield from _qrels_columns(lines, path, qrels_format, head)
@@ -170,11 +173,11 @@ def _qrels_rows(path: str | Path, qrels_format: QrelsFormat | None) -> Iterator[
             yield from _qrels_records(rows, path, qrels_format)
 
 
-def _pool_rows(lines: files.Lines, path: str | Path) -> Iterator[QrelRow]:
+def _pool_rows(lines: files.Lines, path: str | Path, delimiter: str = "\t") -> Iterator[QrelRow]:
     """Yield the judgments of a pool; rows whose grade is not filled in are left out."""
     filled_count = 0
     unfilled_count = 0
-    for row in pool.read_judgments(lines, path):
+    for row in pool.read_judgments(lines, path, delimiter):
         if row.grade:
             filled_count += 1
             yield QrelRow(row.line, row.qid, row.docid, row.grade)
@@ -373,6 +376,8 @@ def _format_of_width(
         count = _count_columns(text)
         terms = text.split()
         hint = RUN_HINT if count == 6 else column_names.header_hint(terms, Table.QRELS)
+        if hint is None and len(terms) == 2:
+            hint = unread_files.pairs_hint(path)
         raise InputError(path, line, columns_phrase(count), expected, file_name_hint(terms) or hint)
     if qrels_format is None:
         name = files.display_name(path)

@@ -8,6 +8,7 @@ import shlex
 from array import array
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 from denserk.config.formats import CorpusSettings
 from denserk.errors import InputError
 from denserk.io.column_names import Column, Table, columns_by_meaning
+from denserk.io.json_hints import choose_keys, flattening_hint, is_id_name, unpacking_hint
 from denserk.io.json_records import UsedKeys, list_keys
-from denserk.io.unread_files import choose_keys, is_id_name, unpacking_hint
 
 FIRST_RECORDS = 100  # number of those by which fields are chosen
 SHORTEST_TEXT = 40  # characters: a field with a shorter median is not taken as the text unasked
@@ -42,7 +43,10 @@ def choose_fields(
     text_field = settings.text_field or _find_text_field(records, field_by_column, settings)
     if text_field is None:
         raise _unclear_text(records, path, line)
-    title_field = settings.title_field or field_by_column.get(Column.TITLE)
+    title_field = settings.title_field
+    if title_field is None:
+        names = dict.fromkeys(chain.from_iterable(records))  # some records may have no title
+        title_field = columns_by_meaning(names, Table.CORPUS).get(Column.TITLE)
     if title_field == text_field:
         title_field = None
     id_field = settings.id_key
@@ -126,6 +130,12 @@ def _find_id_field(
     return candidates[0]
 
 
+def has_known_ids(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether records have ids under a name that is known, such as `doc_id`."""
+    field = columns_by_meaning(records[0], Table.CORPUS).get(Column.PASSAGE_ID)
+    return field is not None and _has_ids(records, field)
+
+
 def _has_ids(records: Sequence[Mapping[str, Any]], field: str) -> bool:
     """Return whether the values of a field could be ids: each there once, without white space."""
     ids = set()
@@ -145,9 +155,9 @@ def _unclear_text(
     """Return the error of records in which no field is clearly the text."""
     found = f"no field that is clearly the text: {_examples(records[0])}"
     expected = "a known format, or one field of texts"
-    hint = unpacking_hint(records[0], path)
+    hint = unpacking_hint(records[0], path, Table.CORPUS)
     if hint is None:
-        hint = _naming_hint(records)
+        hint = flattening_hint(records[0], path) or _naming_hint(records)
     is_whole_file = line == 1 and len(records) == 1
     if is_whole_file and _may_be_texts_by_id(records[0]):
         hint += "; or, if it is one object {id: text}, add --corpus-format json"
@@ -161,6 +171,8 @@ def _may_be_texts_by_id(record: Mapping[str, Any]) -> bool:
 
 def _naming_hint(records: Sequence[Mapping[str, Any]]) -> str:
     """Return the options that name fields, with those that the records probably have."""
+    if any(len(name) >= SHORTEST_TEXT for name in records[0]):  # a text, not a name
+        return "if the first row is a passage, write the names above it: id,title,text"
     keys = choose_keys(records, Table.CORPUS)
     if keys is None:
         return "name the fields: --text-field NAME --id-field NAME --title-field NAME"

@@ -327,6 +327,8 @@ class _RunFile:
         Returns the number of lines to the end of the header, 0 without one; None where all lines
         are blank. `first_line` is the number of the block's first line in the file.
         """
+        unread_files.reject_binary(block, self.path, Table.RUN)
+        files.reject_carriage_returns(block, self.path)
         head = FileHead(block)
         line_in_block, text = head.record_line
         if not text:
@@ -533,6 +535,8 @@ class _RunFile:
         hint = column_names.header_hint(cells, Table.RUN)
         if hint is None and len(cells) == 4:
             hint = QRELS_COLUMNS_HINT
+        if hint is None and len(cells) == 5:
+            hint = detection.FIVE_COLUMNS_HINT
         if hint is None and len(cells) > 6:
             hint = "does an id have a blank? only text after the tag may"
         return InputError(self.path, line, columns_phrase(len(cells)), expected, hint)

@@ -142,4 +142,8 @@ def _chosen(splits: Mapping[Any, Any], source: str, part: str, split: str = "") 
     message = f"{source}: several splits, and none is named {part} (there: {names})"
     if split:
         message = f"{source}: no split {split} (there: {names})"
-    raise UsageError(message, f"name one: {HUB}NAME:CONFIG/SPLIT, or its Parquet file")
+    hint = f"name one: {HUB}NAME:CONFIG/SPLIT, or its Parquet file"
+    folder_of_split = Path(source, str(next(iter(splits))))
+    if folder_of_split.is_dir():
+        hint = f"name one: {folder_of_split}"
+    raise UsageError(message, hint)

@@ -28,9 +28,10 @@ from denserk.io import (
     unread_files,
 )
 from denserk.io.blocks import texts_sha256
-from denserk.io.column_names import Column, Header, Table
-from denserk.io.detection import TOPICS_KEYS, is_answer_list, is_relation_file
+from denserk.io.column_names import QUERY_IDS, Column, Header, Table, plain_name
+from denserk.io.detection import RUN_AND_QRELS, TOPICS_KEYS, is_answer_list, is_relation_file
 from denserk.io.file_head import FileHead
+from denserk.io.json_records import RecordKeys
 from denserk.io.qrels import read_qrels_map, split_file
 from denserk.io.short_texts import columns_phrase, one_line, quote_cell, unquote_cell
 from denserk.io.tables import is_table
@@ -45,6 +46,7 @@ WRITTEN_KEYS = {
     TopicsFormat.TEVATRON: ("query_id", "query"),
     TopicsFormat.QA: ("id", "question"),
 }
+ID_NAMES = {"id", *QUERY_IDS.split()}  # of ids alone: a `topic` or a `number` may be a text
 # the formats of `write_queries`
 WRITTEN = tuple(
     topics_format for topics_format in TopicsFormat if topics_format not in READ_ONLY_TOPICS
@@ -194,12 +196,17 @@ def read_topics_file(
             return
         file = _TopicsFile(path, head, handle, topics_format, answers_only, needs_query)
         detected_format, rows = file.rows()
-        keys_by_format = TOPICS_KEYS  # the keys of the first record decide
+        # the keys of the first record decide
+        keys_by_format: Mapping[TopicsFormat, RecordKeys] = TOPICS_KEYS
         if detected_format is not None:
             keys_by_format = {detected_format: TOPICS_KEYS[detected_format]}
         if answers_only and detected_format is not TopicsFormat.TSV:
             # a record may lack the question; columns of TSV have a `text`, which may be empty
             rows = ((line, {"question": "", **record}) for line, record in rows)
+        first_row, rows = files.first_and_all(iter(rows))
+        if detected_format in (None, TopicsFormat.QA) and first_row is not None:
+            _, first_record = first_row
+            keys_by_format = _with_spelling_of_ids(keys_by_format, first_record)
         topics_format, records = json_records.read_records(
             rows, keys_by_format, topics_format, path, Table.QUERIES
         )
@@ -210,6 +217,25 @@ def read_topics_file(
                 qid = f"{relation}-{qid}"
                 extra = {**extra, "relation": relation}
             yield Query(qid, text, answers, extra or NO_FIELDS)
+
+
+def _with_spelling_of_ids(
+    keys_by_format: Mapping[TopicsFormat, RecordKeys], record: Mapping[str, Any]
+) -> Mapping[TopicsFormat, RecordKeys]:
+    """Return keys with the one under which a record has its id, such as `question_id`.
+
+    They stay as they are if a format knows an id of the record.
+    """
+    used_keys = json_records.first_used_keys(keys_by_format, record)
+    if used_keys is not None and used_keys.id is not None:
+        return keys_by_format
+    id_key = column_names.columns_by_meaning(record, Table.QUERIES).get(Column.QUERY_ID)
+    if id_key is None or plain_name(id_key) not in ID_NAMES:
+        return keys_by_format
+    return {
+        topics_format: keys._replace(ids=(*keys.ids, id_key))
+        for topics_format, keys in keys_by_format.items()
+    }
 
 
 class _Rows(NamedTuple):
@@ -273,6 +299,8 @@ class _TopicsFile(NamedTuple):
         rows = json_records.read_json(self.handle, self.head.line.encode(), self.path)
         if self.format is None and detection.is_relation(self.head):
             return _Rows(TopicsFormat.ENTITY_QUESTIONS, rows)
+        if self.format is None and detection.has_question_beside_title(self.head):
+            return _Rows(TopicsFormat.QA, rows)
         return _Rows(None, rows)
 
     @property
@@ -362,8 +390,14 @@ class _TopicsFile(NamedTuple):
         )
         if error is not None:
             raise error
-        hint = unread_files.numbering_hint(self.path, Table.QUERIES)
         found = f"a line without a tab: {self.head.line[:60]!r}"
+        hint = unread_files.numbering_hint(self.path, Table.QUERIES, self.head.lines)
+        rule = detection.recognise(self.head)
+        if rule is not None and RUN_AND_QRELS.issuperset(rule.formats):
+            kinds = " or ".join(sorted(rule.formats))
+            hint = (
+                f"{rule.looks_like}: {kinds}? exchange topics and qrels if both are given; {hint}"
+            )
         raise InputError(self.path, 1, found, expected, hint)
 
 
@@ -381,6 +415,8 @@ def _take_answers(extra: dict[str, Any], path: str | Path, line: int | None) -> 
     answers = extra.pop(key, [])
     if isinstance(answers, str):
         answers = [answers]
+    if isinstance(answers, dict) and "text" in answers:  # beside their positions, as in SQuAD
+        answers = answers["text"]
     if not _is_list_of_strings(answers):
         raise InputError(path, line, f"{key} {str(answers)[:60]}", "a list of strings")
     return tuple(answers)

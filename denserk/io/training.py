@@ -6,7 +6,7 @@ DPR's random negatives stay among the extra fields.
 
 Pairs of sentences have a label (sentence1, sentence2, label or score), triplets none (anchor,
 positive, negative; or Sentence1, Sentence2, Sentence3). Columns are keys of JSON lines, or named by
-a header: between tabs nothing is quoted (GLUE's STS-B), between commas a column may be. Without a
+a header: between tabs nothing is quoted (GLUE's STS-B), in CSV a column may be. Without a
 header three columns between tabs have the order above, and seven or more are the STS benchmark's.
 """
 
@@ -28,6 +28,7 @@ from denserk.io import (
     column_names,
     detection,
     files,
+    json_hints,
     json_objects,
     json_records,
     unread_files,
@@ -311,6 +312,7 @@ def read_training(
     """
     with files.open_ahead(source, part="train") as (head, handle):
         unread_files.reject_binary(head, source, Table.TRAINING)
+        files.reject_carriage_returns(head, source)
         if training_format is None:
             training_format = _detect_format(head, source)
         if training_format is TrainingFormat.LLAMA_INDEX:
@@ -381,6 +383,7 @@ def _unknown_format(head: bytes, source: str | Path) -> InputError:
     record = json_records.first_record(head)
     if not record:
         found = "no training data of a known format"
+        hint = json_hints.arrays_of_ids_hint(files.first_line(head), source) or hint
         return InputError(source, None, found, f"one of {', '.join(TrainingFormat)}", hint)
     found = f"no training data of a known format: the columns {list_keys(record)}"
     keys_of_formats = [f"{keys.query} with {keys.positives}" for keys in KEYS.values()]
@@ -763,7 +766,7 @@ def _named_rows(
     expected: str,
     names_without_header: Callable[[Sequence[str]], Sequence[str]] | None = None,
 ) -> Iterator[Row]:
-    """Yield (line, row with its columns by name in lower case) of JSON, tabs or commas.
+    """Yield (line, row with its columns by name in lower case) of JSON, tabs or CSV.
 
     `names_without_header` names the columns of a file by the cells of its first row, if that is no
     header; where it is None, all files have a header.
@@ -773,14 +776,12 @@ def _named_rows(
         for line, record in json_records.read_json(handle, start, source):
             yield line, {key.lower(): value for key, value in record.items()}
         return
-    has_tabs = b"\t" in start
-    first_row, rows = files.first_and_all(
-        _rows_of_cells(handle, source, expected, has_tabs=has_tabs)
-    )
+    delimiter = _delimiter(head)
+    first_row, rows = files.first_and_all(_rows_of_cells(handle, source, expected, delimiter))
     if first_row is None:
         return
     line, cells = first_row
-    is_quoted = has_tabs and column_names.are_quoted(cells)
+    is_quoted = delimiter == "\t" and column_names.are_quoted(cells)
     names: Sequence[str]
     if names_without_header is None or _is_sentence_header(cells):
         names = _header_names(cells)
@@ -796,13 +797,28 @@ def _named_rows(
         yield line, _named_cells(names, cells, source, line, is_quoted=is_quoted)
 
 
+def _delimiter(head: bytes) -> str:
+    """Return what stands between the columns: tabs, semicolons of a header, or else commas.
+
+    Without a header a semicolon may be of a text.
+    """
+    file_head = FileHead(head)
+    if "\t" in file_head.line:
+        return "\t"
+    cells = file_head.semicolon_cells
+    is_header = detection.is_training_header(cells) or (
+        column_names.recognise_header(cells, Table.SENTENCES) is not None
+    )
+    return ";" if is_header else ","
+
+
 def _rows_of_cells(
-    handle: BinaryIO, source: str | Path, expected: str, *, has_tabs: bool
+    handle: BinaryIO, source: str | Path, expected: str, delimiter: str
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line, cells) of rows between tabs or, without them, of CSV."""
+    """Yield (line, cells) of rows between tabs, or of CSV."""
     texts = files.read_text_lines(source, handle)
-    if not has_tabs:
-        yield from files.read_rows(texts, source, ",", expected)
+    if delimiter != "\t":
+        yield from files.read_rows(texts, source, delimiter, expected)
         return
     for line, text in texts:
         if text.strip():

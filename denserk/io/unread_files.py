@@ -1,15 +1,14 @@
 """Files that denserk does not read yet: what they are, and a command that converts them."""
 
-import json
-import re
 import shlex
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from string import Template
+from typing import NamedTuple
 
 from denserk.errors import InputError
 from denserk.io import files
-from denserk.io.column_names import Column, Table, column_of, columns_by_meaning, plain_name
+from denserk.io.column_names import Table, column_of
 
 
 class UnreadFile(NamedTuple):
@@ -24,23 +23,52 @@ class UnreadFile(NamedTuple):
         return InputError(path, line, found, expected, self.hint)
 
 
-# how files that are no text begin
-PDF = b"%PDF"
-GZIP = b"\x1f\x8b"
-ZIP = b"PK\x03\x04"
-COMPRESS = b"\x1f\x9d"
+class BinaryFormat(NamedTuple):
+    """A format of files that are no text, known by the bytes at an offset.
+
+    The hint is a template: `$file` is the path, `$plain` the path without the ending of its name.
+    """
+
+    signature: bytes
+    description: str
+    hint: str
+    ending: str = ""
+    offset: int = 0
+
+    def matches(self, head: bytes) -> bool:
+        """Return whether a file that begins with these bytes has the format."""
+        return head.startswith(self.signature, self.offset)
+
+    def unread_file(self, path: str | Path) -> UnreadFile:
+        """Return what a file of this format is."""
+        if str(path) == files.STREAM:
+            return UnreadFile(
+                self.description, "convert it first, or give the file: see its message"
+            )
+        plain_path = str(path).removesuffix(self.ending)
+        if plain_path == str(path):  # the command would read and write one file
+            plain_path += ".txt"
+        hint = Template(self.hint).substitute(
+            file=files.shell_path(path), plain=shlex.quote(plain_path)
+        )
+        return UnreadFile(self.description, hint)
+
+
 # Programs of one line that convert a file, for `python3 -c`: they use Python alone, and a user
 # copies them from a message. A statement `for` would need a second line.
 TSV_OF_CSV = (
     "import csv, sys; "
     r'[print("\t".join(" ".join(cell.split()) for cell in row)) '
-    'for row in csv.reader(open(sys.argv[1], newline="", encoding="utf-8-sig"))]'
+    'for row in csv.reader(open(sys.argv[1], newline="", encoding="utf-8-sig"), '
+    'delimiter="DELIMITER")]'
 )
 TSV_OF_LINES = (
     "import sys; "
     r'[print(number, " ".join(line.split()), sep="\t") '
     'for number, line in enumerate(open(sys.argv[1], encoding="utf-8"), 1) if line.strip()]'
 )
+# a program of awk: the first term of a line, a tab, and the rest
+ID_AND_TEXT = r'{id = $1; sub(/^ *[^ ]+ +/, ""); print id "\t" $0}'
 JSON_OF_PAGES = (
     "import json, sys; "
     '[print(json.dumps({"_id": str(number), "text": " ".join(page.split())})) '
@@ -62,10 +90,17 @@ JSON_OF_FOLDER = (
     "folder = pathlib.Path(sys.argv[1]); "
     '[print(json.dumps({"_id": str(path.relative_to(folder))'
     '.replace(" ", "%20").replace("#", "%23"), "text": TEXT})) '
-    'for path in sorted(folder.rglob("*")) if path.suffix.lower() == "ENDING"]'
+    'for path in sorted(folder.rglob("*")) if path.suffix.lower() in ENDINGS]'
+)
+# writes page.html.txt beside each page.html of a folder
+TEXTS_OF_FILES = (
+    "import html, pathlib, re, sys, zipfile; "
+    '[path.with_name(path.name + ".txt").write_text(TEXT, encoding="utf-8") '
+    'for path in pathlib.Path(sys.argv[1]).rglob("*") if path.suffix.lower() in ENDINGS]'
 )
 # the part of an office document that holds its text, by the ending of its name
 OFFICE_PARTS = {".docx": "word/document.xml", ".odt": "content.xml"}
+SPREADSHEETS = (".xlsx", ".xlsm", ".ods")
 OFFICE_TEXT = (
     'html.unescape(re.sub("<[^>]+>", "", '
     r're.sub("<w:(tab|br)/>|</(w|text):[ph]>", "\n", '
@@ -77,11 +112,66 @@ JSON_OF_OFFICE_DOCUMENT = (
     'name = path.name.replace(" ", "%20").replace("#", "%23"); '
     f'print(json.dumps({{"_id": name, "text": {OFFICE_TEXT}.strip()}}))'
 )
-# writes document.txt beside each document.docx of a folder: a line for each paragraph
-TEXTS_OF_OFFICE_DOCUMENTS = (
-    "import html, pathlib, re, sys, zipfile; "
-    f'[path.with_suffix(".txt").write_text({OFFICE_TEXT}, encoding="utf-8") '
-    'for path in pathlib.Path(sys.argv[1]).rglob("*") if path.suffix.lower() == "ENDING"]'
+TO_PARQUET = (
+    "import pyarrow, pyarrow.parquet, sys; "
+    'pyarrow.parquet.write_table(pyarrow.ipc.OPEN(sys.argv[1]).read_all(), "converted.parquet")'
+)
+ARROW_FILE_TO_PARQUET = TO_PARQUET.replace("OPEN", "open_file")
+ARROW_STREAM_TO_PARQUET = TO_PARQUET.replace("OPEN", "open_stream")
+UNPACK = "unpack it, and give the file or folder that was in it"
+SAVE_AS_TEXT = "save it as text; a table as CSV"
+ZIP = b"PK\x03\x04"
+BINARY_FORMATS = (
+    BinaryFormat(
+        b"%PDF",
+        "a PDF",
+        "convert its pages: "
+        f"pdftotext -q $file - | python3 -c {shlex.quote(JSON_OF_PAGES)} > converted.jsonl",
+    ),
+    BinaryFormat(
+        b"\x1f\x8b", "a gzip file without .gz in its name", "rename it: mv $file $file.gz"
+    ),
+    BinaryFormat(
+        b"\x1f\x9d", "a file of `compress`", "uncompress it: gunzip < $file > $plain", ".Z"
+    ),
+    BinaryFormat(b"1AY&SY", "a bzip2 file", "uncompress it: bzcat $file > $plain", ".bz2", 4),
+    BinaryFormat(b"\xfd7zXZ\x00", "an xz file", "uncompress it: xzcat $file > $plain", ".xz"),
+    BinaryFormat(
+        b"\x28\xb5\x2f\xfd", "a zstd file", "uncompress it: zstd -dc $file > $plain", ".zst"
+    ),
+    BinaryFormat(
+        b"\x04\x22\x4d\x18", "an lz4 file", "uncompress it: lz4 -dc $file > $plain", ".lz4"
+    ),
+    BinaryFormat(b"7z\xbc\xaf\x27\x1c", "a 7z archive", UNPACK),
+    BinaryFormat(b"Rar!\x1a\x07", "a rar archive", UNPACK),
+    BinaryFormat(b"ustar", "a tar archive", f"{UNPACK}: tar -xf $file", offset=257),
+    BinaryFormat(
+        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an office document (.doc, .xls)", SAVE_AS_TEXT
+    ),
+    BinaryFormat(
+        b"PAR1\x15", "Parquet without .parquet in its name", "rename it: mv $file $file.parquet"
+    ),
+    BinaryFormat(
+        b"ARROW1\x00\x00",
+        "an Arrow file",
+        f"convert it: python3 -c {shlex.quote(ARROW_FILE_TO_PARQUET)} $file",
+    ),
+    BinaryFormat(
+        b"\xff\xff\xff\xff",
+        "an Arrow stream",
+        "of a data set of save_to_disk give the folder; or convert it: "
+        f"python3 -c {shlex.quote(ARROW_STREAM_TO_PARQUET)} $file",
+    ),
+    BinaryFormat(
+        b"SQLite format 3\x00",
+        "an SQLite database",
+        "convert a table (sqlite3 $file .tables lists them): "
+        "sqlite3 -json $file 'SELECT * FROM TABLE' > converted.json",
+    ),
+    *(
+        BinaryFormat(bytes([0x80, protocol]), "a pickle", "write JSON lines from Python")
+        for protocol in range(2, 6)
+    ),
 )
 # targets of `denserk convert` for generated queries, by what they are expected as
 GENERATED_TARGETS = {
@@ -105,7 +195,8 @@ CONVERTED_NAMES = {
 }
 TEXT_FILES = (".rst", ".text", ".markdown")
 HTML_FILES = (".html", ".htm", ".xhtml")
-DOCUMENT_ENDINGS = frozenset((".pdf", *OFFICE_PARTS, *TEXT_FILES, *HTML_FILES))
+PDF_FILE = ".pdf"
+DOCUMENT_ENDINGS = frozenset((PDF_FILE, *OFFICE_PARTS, *TEXT_FILES, *HTML_FILES))
 LISTED_ROWS = 20  # of a file, by which the column with its texts is chosen
 
 
@@ -114,19 +205,12 @@ def unread_file(head: bytes, path: str | Path, table: Table) -> UnreadFile | Non
 
     For readers that did not recognise a format of their own.
     """
-    start = head.lstrip()[:2000].lower()
-    if head.startswith(PDF):
-        to_json = f"python3 -c {shlex.quote(JSON_OF_PAGES)} > converted.jsonl"
-        command = f"pdftotext -q {_shell_path(path)} - | {to_json}"
-        return UnreadFile("a PDF", f"convert its pages: {command}")
-    if head.startswith(GZIP):
-        name = _shell_path(path)
-        return UnreadFile("a gzip file without .gz in its name", f"rename it: mv {name} {name}.gz")
-    if head.startswith(COMPRESS):
-        name = _shell_path(path)
-        return UnreadFile("a file of `compress`", f"uncompress it: gunzip < {name} > {name}.txt")
+    for binary_format in BINARY_FORMATS:
+        if binary_format.matches(head):
+            return binary_format.unread_file(path)
     if head.startswith(ZIP):
         return _unread_zip(path, table)
+    start = head.lstrip()[:2000].lower()
     if start.startswith((b"<!doctype html", b"<html")):
         return UnreadFile("an HTML page", _conversion_hint(JSON_OF_HTML_PAGE, path, Table.CORPUS))
     if start.startswith(b"<"):
@@ -139,6 +223,8 @@ def unread_file(head: bytes, path: str | Path, table: Table) -> UnreadFile | Non
 def _unread_zip(path: str | Path, table: Table) -> UnreadFile:
     """Return what a zip file is: an office document if its name says so, else any archive."""
     ending = Path(path).suffix.lower()
+    if ending in SPREADSHEETS:
+        return UnreadFile("a spreadsheet", "save it as CSV, in UTF-8")
     part = OFFICE_PARTS.get(ending)
     if part is None or table is not Table.CORPUS:
         return UnreadFile("a zip archive or an office document", "unpack it, or save it as text")
@@ -157,8 +243,10 @@ def unread_file_error(
 
 
 def is_binary(head: bytes) -> bool:
-    """Return whether a file is a PDF, an archive or compressed, by its first bytes."""
-    return head.startswith((PDF, GZIP, ZIP, COMPRESS))
+    """Return whether a file is no text: a PDF, an archive, compressed, by its first bytes."""
+    return head.startswith(ZIP) or any(
+        binary_format.matches(head) for binary_format in BINARY_FORMATS
+    )
 
 
 def reject_binary(head: bytes, path: str | Path, table: Table) -> None:
@@ -172,27 +260,55 @@ def reject_binary(head: bytes, path: str | Path, table: Table) -> None:
 
 def generated_queries_error(path: str | Path, table: Table) -> InputError:
     """Return the error of generated queries in place of topics, qrels or training data."""
-    hint = f"convert them: denserk convert {_shell_path(path)} {GENERATED_TARGETS[table]}"
+    hint = f"convert them: denserk convert {files.shell_path(path)} {GENERATED_TARGETS[table]}"
     return InputError(path, None, "passages with queries of `denserk generate`", table, hint)
 
 
 def _unread_csv(head: bytes, path: str | Path, table: Table) -> UnreadFile | None:
-    """Return what text is whose first line has no tab and several columns between commas."""
+    """Return what text is whose first line has several columns of CSV, and no tab."""
     line = files.first_line(head[: 1 << 16]).decode("utf-8", "replace")
     if "\t" in line or table is Table.CORPUS:
         return None
-    rows = _comma_rows(head)
-    if len(rows) < 2 or len(rows[0]) < 2:
-        return None
-    header = rows[0]
     is_named_csv = Path(path).name.lower().removesuffix(".gz").endswith(".csv")
-    if not is_named_csv and not any(column_of(name, table) for name in header):
-        return None
-    return UnreadFile("columns between commas (CSV)", _conversion_hint(TSV_OF_CSV, path, table))
+    for delimiter, signs in ((",", "commas"), (";", "semicolons")):
+        rows = _csv_rows(head, delimiter)
+        if len(rows) < 2 or len(rows[0]) < 2:
+            continue
+        header = rows[0]
+        if is_named_csv or any(column_of(name, table) for name in header):
+            program = TSV_OF_CSV.replace("DELIMITER", delimiter)
+            hint = _conversion_hint(program, path, table)
+            return UnreadFile(f"columns between {signs} (CSV)", hint)
+    return None
 
 
-def numbering_hint(path: str | Path, table: Table) -> str:
-    """Return a command that makes a corpus or queries of plain text: each line gets a number."""
+def pairs_hint(path: str | Path) -> str:
+    """Return a command that makes qrels of pairs of ids, which may also be queries of one word."""
+    command = f"awk '{{print $1, 0, $2, 1}}' {files.shell_path(path)} > converted.qrels"
+    if str(path).endswith(".gz"):
+        command = f"zcat {files.shell_path(path)} | awk '{{print $1, 0, $2, 1}}' > converted.qrels"
+    return (
+        "if these are queries, exchange topics and qrels; "
+        f"if each line is a query and a relevant passage, give them a grade: {command}"
+    )
+
+
+def table_of_pipes(path: str | Path) -> UnreadFile:
+    """Return what a table is whose columns stand between vertical bars."""
+    program = TSV_OF_CSV.replace("DELIMITER", "|")
+    return UnreadFile("columns between |", _conversion_hint(program, path, Table.QUERIES))
+
+
+def numbering_hint(path: str | Path, table: Table, lines: Sequence[str]) -> str:
+    """Return a command that makes a corpus or queries of plain text: each line gets a number.
+
+    Where all of the first `lines` begin with a term that has a digit, that is the id.
+    """
+    if all(map(_begins_with_id, lines)):
+        command = f"awk '{ID_AND_TEXT}' {files.shell_path(path)}"
+        if str(path).endswith(".gz"):
+            command = f"zcat {files.shell_path(path)} | awk '{ID_AND_TEXT}'"
+        return f"if each line begins with an id, write a tab behind it: {command} > converted.tsv"
     purpose = "if each line is a query, number them"
     if table is Table.CORPUS:
         purpose = (
@@ -201,26 +317,29 @@ def numbering_hint(path: str | Path, table: Table) -> str:
     return _conversion_hint(TSV_OF_LINES, path, Table.QUERIES, purpose)
 
 
-def _comma_rows(head: bytes) -> list[list[str]]:
+def _begins_with_id(line: str) -> bool:
+    """Return whether a line has a term with a digit, and a text behind it."""
+    terms = line.split(maxsplit=1)
+    return len(terms) == 2 and any(map(str.isdigit, terms[0]))
+
+
+def _csv_rows(head: bytes, delimiter: str) -> list[list[str]]:
     """Return the first rows of CSV that are whole in the beginning of a file."""
     lines = head[: 1 << 16].decode("utf-8", "replace").splitlines()[:LISTED_ROWS]
     try:
-        return [row for _, row in files.read_rows(enumerate(lines, 1), "", ",", "")]
+        return [row for _, row in files.read_rows(enumerate(lines, 1), "", delimiter, "")]
     except InputError:
         return []
-
-
-def _shell_path(path: str | Path) -> str:
-    """Return a path as a shell reads it; FILE stands for what came through standard input."""
-    return "FILE" if str(path) == files.STREAM else shlex.quote(str(path))
 
 
 def _conversion_hint(
     program: str, path: str | Path, table: Table, purpose: str = "convert it"
 ) -> str:
     """Return a command that converts a file by a program of one line."""
-    name = _shell_path(path)
+    name = files.shell_path(path)
     output = CONVERTED_NAMES.get(table, "converted.tsv")
+    if Path(path).name == output:
+        output = f"re{output}"
     python = f"python3 -c {shlex.quote(program)}"
     if str(path).endswith(".gz"):
         return f"{purpose}: zcat {name} | {python} /dev/stdin > {output}"
@@ -228,133 +347,60 @@ def _conversion_hint(
 
 
 def unread_folder(folder: Path) -> UnreadFile | None:
-    """Return what a folder without a corpus holds, if it is of files that are not read yet."""
+    """Return what a folder without a corpus holds, if it is of files that are not read yet.
+
+    Pages of HTML, or plain texts, become one file. For files of several kinds, and documents, the
+    hint is that of `unread_documents`.
+    """
     endings = {path.suffix.lower() for path in folder.rglob("*") if path.is_file()}
-    for ending in sorted(endings):
-        if ending in (*TEXT_FILES, *HTML_FILES):
-            text = PLAIN_TEXT if ending in TEXT_FILES else HTML_TEXT
-            program = JSON_OF_FOLDER.replace("TEXT", text).replace("ENDING", ending)
-            return UnreadFile(f"*{ending} files", _conversion_hint(program, folder, Table.CORPUS))
+    document_endings = endings & DOCUMENT_ENDINGS
+    for family, text in ((TEXT_FILES, PLAIN_TEXT), (HTML_FILES, HTML_TEXT)):
+        if document_endings and document_endings <= set(family):
+            program = _program_of(JSON_OF_FOLDER, text, sorted(document_endings))
+            hint = _conversion_hint(program, folder, Table.CORPUS)
+            return UnreadFile(_patterns(sorted(document_endings)), hint)
     return unread_documents(folder, endings)
 
 
 def unread_documents(folder: Path, endings: Container[str]) -> UnreadFile | None:
-    """Return what files of a folder are, if their endings are those of PDF or of an office.
+    """Return what files of a folder are, if their endings are those of documents.
 
-    The hint writes the text of each file beside it, with a command for each ending.
+    The hint writes the text of each file beside it, with a command for each family of endings.
     """
     name = shlex.quote(str(folder))
-    command_by_ending = {}
-    if ".pdf" in endings:
-        command_by_ending[".pdf"] = f"find {name} -iname '*.pdf' -exec pdftotext -q {{}} \\;"
-    for ending, part in OFFICE_PARTS.items():
-        if ending in endings:
-            program = TEXTS_OF_OFFICE_DOCUMENTS.replace("PART", part).replace("ENDING", ending)
-            command_by_ending[ending] = f"python3 -c {shlex.quote(program)} {name}"
-    if not command_by_ending:
+    unread_endings = []
+    commands = []
+    if PDF_FILE in endings:
+        unread_endings.append(PDF_FILE)
+        commands.append(f"find {name} -iname '*.pdf' -exec pdftotext -q {{}} \\;")
+    text_by_family: dict[tuple[str, ...], str] = {
+        (ending,): OFFICE_TEXT.replace("PART", part) for ending, part in OFFICE_PARTS.items()
+    }
+    text_by_family[HTML_FILES] = HTML_TEXT
+    text_by_family[TEXT_FILES] = PLAIN_TEXT
+    for family, text in text_by_family.items():
+        family_endings = [ending for ending in family if ending in endings]
+        if family_endings:
+            unread_endings += family_endings
+            program = _program_of(TEXTS_OF_FILES, text, family_endings)
+            commands.append(f"python3 -c {shlex.quote(program)} {name}")
+    if not commands:
         return None
-    patterns = " and ".join(f"*{ending}" for ending in command_by_ending)
-    commands = " && ".join(command_by_ending.values())
-    hint = f"convert them to text, and give the folder again: {commands}"
-    return UnreadFile(f"{patterns} files", hint)
+    hint = f"convert them to text, and give the folder again: {' && '.join(commands)}"
+    return UnreadFile(_patterns(unread_endings), hint)
 
 
-def choose_keys(records: Sequence[Mapping[str, Any]], table: Table) -> dict[str, str] | None:
-    """Return which keys of records of another format most probably are denserk's; None if none is.
-
-    The text is under a known name, or under the key with the longest texts.
-
-    >>> choose_keys([{"doc_key": "a1", "headline": "Moon", "body_text": "a b"}], Table.CORPUS)
-    {'_id': 'doc_key', 'title': 'headline', 'text': 'body_text'}
-    """
-    is_corpus = table is Table.CORPUS
-    id_column = Column.PASSAGE_ID if is_corpus else Column.QUERY_ID
-    text_column = Column.TEXT if is_corpus else Column.QUERY
-    by_meaning = columns_by_meaning(records[0], table)
-    id_key = by_meaning.get(id_column)
-    if id_key is None:
-        id_key = next(filter(is_id_name, records[0]), None)
-    lengths = _text_lengths(records)
-    if id_key is not None:
-        lengths.pop(id_key, None)
-    if not lengths:
-        return None
-    title_key = by_meaning.get(Column.TITLE)
-    text_key = by_meaning.get(text_column)
-    if text_key not in lengths:
-        text_key = _longest_key(lengths, title_key)
-    keys = {}
-    if id_key is not None:
-        keys["_id"] = id_key
-    if title_key is not None and title_key in lengths and title_key != text_key:
-        keys["title"] = title_key
-    # queries without ids are questions, which denserk numbers
-    text_name = "text" if is_corpus or id_key is not None else "question"
-    keys[text_name] = text_key
-    return keys
+def _program_of(template: str, text: str, endings: Sequence[str]) -> str:
+    """Return a program that converts the files of a folder with some endings."""
+    quoted = ", ".join(f'"{ending}"' for ending in endings)
+    return template.replace("TEXT", text).replace("ENDINGS", f"({quoted},)")
 
 
-def _longest_key(lengths: Mapping[str, int], title_key: str | None) -> str:
-    """Return the key with the longest texts: that of the title only if it is alone."""
-    longest_first = sorted(lengths, key=lambda key: lengths[key], reverse=True)
-    if longest_first[0] == title_key and len(longest_first) > 1:
-        return longest_first[1]
-    return longest_first[0]
+def _patterns(endings: Sequence[str]) -> str:
+    """Return files with some endings, for a message: "*.htm and *.html files"."""
+    return f"{' and '.join(f'*{ending}' for ending in endings)} files"
 
 
-def _text_lengths(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return the number of characters under each key with texts, over all records."""
-    lengths: dict[str, int] = {}
-    for record in records:
-        for key, value in record.items():
-            if isinstance(value, str):
-                lengths[key] = lengths.get(key, 0) + len(value)
-    return lengths
-
-
-def is_id_name(name: str) -> bool:
-    """Return whether a key is probably that of an id: doc_key, uid, number, url."""
-    return re.search(r"(id|key|no|num|number|url|uri)$", plain_name(name)) is not None
-
-
-def renaming_hint(record: Mapping[str, Any], path: str | Path, table: Table) -> str | None:
-    """Return a command of jq that renames the keys of JSON lines, or of an array.
-
-    None for other sources, and for records without a text.
-    """
-    keys = choose_keys([record], table)
-    if keys is None or not Path(path).is_file() or Path(path).suffix == ".parquet":
-        return None
-    with files.open_ahead(path, 1 << 10) as (head, _):
-        is_array = head.lstrip().startswith(b"[")
-    pairs = [f"{key}: {_jq_path(name)}" for key, name in keys.items()]
-    program = f"{{{', '.join(pairs)}}}"
-    if is_array:
-        program = f".[] | {program}"
-    return f"rename the keys: {_jq_command(program, path)} > converted.jsonl"
-
-
-def unpacking_hint(record: Mapping[str, Any], path: str | Path) -> str | None:
-    """Return a command of jq that writes the records which are in a list inside of a record.
-
-    None for a record without such a list.
-    """
-    for key, value in record.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            command = _jq_command(f"{_jq_path(key)}[]", path)
-            return f"if the records are those of {json.dumps(key)}: {command} > converted.jsonl"
-    return None
-
-
-def _jq_command(program: str, path: str | Path) -> str:
-    """Return a command that applies a program of jq to a file, perhaps compressed."""
-    if str(path).endswith(".gz"):
-        return f"zcat {_shell_path(path)} | jq -c {shlex.quote(program)}"
-    return f"jq -c {shlex.quote(program)} {_shell_path(path)}"
-
-
-def _jq_path(key: str) -> str:
-    """Return a key as a program of jq names it."""
-    if re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", key):
-        return f".{key}"
-    return f".[{json.dumps(key)}]"
+def converted_paths(path: Path) -> tuple[Path, Path]:
+    """Return the names under which the hint of `unread_documents` may write a file's text."""
+    return path.with_suffix(".txt"), path.with_name(f"{path.name}.txt")

@@ -92,8 +92,7 @@ class _Job(NamedTuple):
 
 def _convert_corpus(job: _Job) -> int:
     """Convert a corpus, perhaps with generated queries appended, or documents split."""
-    fields = job.options.text.get("fields")  # inside Anserini's `contents`
-    passages = corpus.read_passages(job.source, _corpus_settings(job, job.from_format), fields)
+    passages = _distinct_passages(job)
     if job.settings.expansions is not None:
         passages = append_queries(passages, job.settings.expansions)
     if job.settings.split_words is not None:
@@ -101,6 +100,23 @@ def _convert_corpus(job: _Job) -> int:
     if job.settings.split_sentences is not None:
         return _write_split(job, passages, sentence_spans, job.settings.split_sentences)
     return corpus.write_passages(job.target, job.counted(passages), job.to_format)
+
+
+def _distinct_passages(job: _Job) -> Iterator[Passage]:
+    """Yield the passages of the source; raise an InputError at their end if an id repeats."""
+    settings = _corpus_settings(job, job.from_format)
+    fields = job.options.text.get("fields")  # inside Anserini's `contents`
+    ledger = corpus.IdLedger()
+    ledger.start(job.source)
+    for passage in corpus.read_passages(job.source, settings, fields):
+        ledger.extend((passage.docid,))
+        yield passage
+
+    def read_ids() -> Iterator[str]:
+        for passage in corpus.read_passages(job.source, settings, fields):
+            yield passage.docid
+
+    ledger.refuse_repeat(None if job.source == STREAM else read_ids)
 
 
 def _corpus_settings(job: _Job, corpus_format: CorpusFormat | None) -> CorpusSettings:

@@ -192,7 +192,8 @@ def _encode(
     compiled_cache.limit_bytes()  # a wrong value is an error now, and not after hours
     if settings.topics is None:
         corpus = with_used_fields(settings.source, corpus)
-    texts = open_texts(settings, corpus, options.text.get("fields"))
+    given_fields = options.text.get("fields")  # also those inside Anserini's `contents`
+    texts = open_texts(settings, corpus, given_fields)
     copied_vectors = EncodedTexts(settings.update) if settings.update else None
     initial = distributed.from_main_process(lambda: initial_state(settings, texts))
     earlier = EarlierWork(initial.resumed_manifest, copied_vectors)
@@ -207,7 +208,7 @@ def _encode(
         encoder = prepare_served_encoder(settings, options, server, earlier)
     else:
         encoder = prepare_encoder(settings, options, texts, earlier)
-    manifest = describe(settings, corpus, encoder, block_size)
+    manifest = describe(settings, corpus, given_fields, encoder, block_size)
     if copied_vectors is not None:
         manifest = describe_update(copied_vectors, manifest)
     if settings.output_format is VectorFormat.NPY:
@@ -537,6 +538,7 @@ def quantize(
 def describe(
     settings: EncodeSettings,
     corpus: CorpusSettings,
+    given_fields: Sequence[str] | None,
     encoder: AnyEncoder,
     block_size: int,
 ) -> Manifest:
@@ -552,6 +554,8 @@ def describe(
     if settings.topics_field:
         recorded_settings["topics_field"] = list(settings.topics_field)
     made_from = {"model": encoder.description(), "texts": settings.source}
+    if given_fields is not None:
+        made_from["fields"] = list(given_fields)
     return Manifest(
         kind=Kind.VECTORS, complete=False, settings=recorded_settings, made_from=made_from
     )

@@ -8,11 +8,15 @@ from denserk.config import evaluation as config
 from denserk.config.evaluation import EvalSettings
 from denserk.config.formats import Kind
 from denserk.errors import InputError, UsageError
-from denserk.io.detection import detect_run_or_qrels, may_be_run_or_qrels
+from denserk.io.detection import detect_run_or_qrels, may_be_run_or_qrels, possible_kinds
 from denserk.io.files import STREAM
 from denserk.io.runs import read_run
 
 EXAMPLES = "e.g. denserk eval run.trec qrels.txt, or denserk eval --run run.trec --qrels qrels.txt"
+WITHOUT_QRELS = (
+    "without judgments, --draw 50 --topics TOPICS --corpus CORPUS --output to-judge.tsv writes "
+    "hits to judge"
+)
 
 
 def sort_inputs(files: list[str], runs: Sequence[str], qrels: str | None) -> tuple[list[str], str]:
@@ -33,7 +37,8 @@ def sort_inputs(files: list[str], runs: Sequence[str], qrels: str | None) -> tup
     if len(qrels_files) != 1 and len(inputs) > 1:
         qrels_files = _certain_or_last(files, qrels_files)
     if len(qrels_files) != 1:
-        raise UsageError(_wrong_number_of_qrels(qrels_files, contents), EXAMPLES)
+        hint = EXAMPLES if qrels_files else f"{EXAMPLES}; {WITHOUT_QRELS}"
+        raise UsageError(_wrong_number_of_qrels(qrels_files, contents), hint)
     qrels_file = qrels_files[0]
     run_files = [name for name in (*files, *runs) if name != qrels_file]
     if not run_files:
@@ -66,6 +71,9 @@ def _taken_for(name: str, content: Kind | None) -> str:
     """Return what a file was taken for."""
     if content is None:
         return f"{name} is read only once"
+    kinds = possible_kinds(name)
+    if kinds and kinds.isdisjoint({Kind.RUN, Kind.QRELS}):
+        return f"{name} is neither a run nor qrels (it looks like {' or '.join(sorted(kinds))})"
     try:
         next(read_run(name), None)
     except InputError as error:

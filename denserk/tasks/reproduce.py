@@ -301,7 +301,8 @@ def refuse_other_texts(path: str, manifest: Manifest) -> None:
     finished_blocks = open_vectors(path).finished
     # a shard starts with a later block of the corpus
     first_passage = finished_blocks[0].number * manifest.settings["block_size"]
-    passages = read_passages(source, corpus_of(manifest.settings), fields)
+    given_fields = manifest.made_from.get("fields")
+    passages = read_passages(source, corpus_of(manifest.settings), given_fields)
     passages = islice(passages, first_passage, None)
     for block in finished_blocks:
         texts = []

@@ -70,6 +70,7 @@ def encode_again(manifest: Manifest, model: str, output: str, resume: bool) -> N
     }
     encode_settings = from_json(encoding.EncodeSettings, values)
     representation, text = overrides_of(made_from)
+    text = with_given_fields(text, made_from.get("fields"))
     options = encoding.ModelOptions(representation, text, compute_of(made_from, settings))
     encode(encode_settings, corpus_of(settings), options)
 
@@ -137,8 +138,9 @@ def _rerank_again(manifest: Manifest, model: str, new_paths: NewPaths, output: s
         output=output,
     )
     settings = from_json(retrieval.RerankSettings, manifest.settings)
-    text = from_json(encoding.TextSettings, made_from["model"]["text"])
-    rerank(paths, settings, vars(text), compute_of(made_from, {}), corpus_of(corpus))
+    text = vars(from_json(encoding.TextSettings, made_from["model"]["text"]))
+    text = with_given_fields(text, corpus.get("fields"))
+    rerank(paths, settings, text, compute_of(made_from, {}), corpus_of(corpus))
 
 
 def _search_again(manifest: Manifest, model: str, new_paths: NewPaths, output: str) -> None:
@@ -198,3 +200,16 @@ def overrides_of(made_from: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     representation = from_json(encoding.RepresentationSettings, model["representation"])
     text = from_json(encoding.TextSettings, model["text"])
     return dict(vars(representation)), dict(vars(text))
+
+
+def with_given_fields(
+    text: Mapping[str, Any], given_fields: Sequence[str] | None
+) -> dict[str, Any]:
+    """Return settings of texts with `fields` only if they were given by option.
+
+    Given fields split Anserini's `contents`; the fields of a model do not.
+    """
+    others = {name: value for name, value in text.items() if name != "fields"}
+    if given_fields is None:
+        return others
+    return {**others, "fields": tuple(given_fields)}

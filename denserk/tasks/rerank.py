@@ -85,11 +85,14 @@ def rerank(
     result = reranker.result
     result.hits = hits
     reranker.ranking.report()
+    corpus_description = {"name": paths.corpus, **as_json(corpus)}
+    if given_fields is not None:
+        corpus_description["fields"] = list(given_fields)
     origin = {
         "model": scorer.description(),
         "run": {"name": paths.run, "sha256": run.sha256},
         "topics": describe_topics(paths.topics, paths.topics_field, queries.values()),
-        "corpus": {"name": paths.corpus, **as_json(corpus)},
+        "corpus": corpus_description,
     }
     counts = {"queries": result.queries, "pairs": result.pairs, "hits": result.hits}
     describe_run(paths.output, settings, origin, counts)

@@ -24,7 +24,7 @@ Older versions kept all of it in OUT. Their unfinished runs are resumed: see `_a
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,7 +72,7 @@ from denserk.plots import save_if_installed
 from denserk.training.card import extend_card
 from denserk.training.curves import draw_curves
 from denserk.training.steps import CHANCE
-from denserk.training.trainer import Trainer, Training
+from denserk.training.trainer import EVAL, Trainer, Training
 from denserk.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -116,10 +116,16 @@ class TrainingResult:
     first_step: int  # steps that were done when it started or resumed
     loss: float | None  # the last in the log
     best: float | None = None  # value of --best-by
+    # the last validation by measure, and the number of steps before it
+    validation: Mapping[str, float] = field(default_factory=dict)
+    validated_step: int = 0
 
 
 def log_result(result: TrainingResult, output: str, best_by: str | None = None) -> None:
-    """Log the steps of a run, its last loss, and the best value of the measure `best_by`."""
+    """Log the steps of a run, its last loss, and its validation.
+
+    Of the validation it is the best value of the measure `best_by`, or all of the last one.
+    """
     facts = ["1 step" if result.steps == 1 else f"{result.steps:,} steps"]
     if result.first_step == result.steps:
         facts = ["finished before"]
@@ -127,6 +133,12 @@ def log_result(result: TrainingResult, output: str, best_by: str | None = None) 
         facts.append(f"loss {result.loss:.4f}")
     if result.best is not None:
         facts.append(f"best {best_by} {result.best:.4f}")
+    elif result.validation:
+        measures = ", ".join(f"{name} {value:.4f}" for name, value in result.validation.items())
+        is_of_last_step = result.validated_step == result.steps
+        facts.append(
+            measures if is_of_last_step else f"at step {result.validated_step:,} {measures}"
+        )
     logger.info(f"{output}: {', '.join(facts)}")
 
 
@@ -193,7 +205,28 @@ def train(run: FinetuneRun | PretrainRun, build: Callable[[Path], Training]) -> 
             logger.info(speed)
         losses = trainer.logged("loss")
         last_loss = losses[-1] if losses else None
-        return TrainingResult(trainer.step_number, trainer.first_step, last_loss, trainer.best)
+        last_validation = trainer.final_validation
+        return TrainingResult(
+            trainer.step_number,
+            trainer.first_step,
+            last_loss,
+            trainer.best,
+            validation=measures_of(last_validation),
+            validated_step=last_validation.get("step", 0),
+        )
+
+
+def measures_of(entry: Mapping[str, Any]) -> dict[str, float]:
+    """Return the measures of a validation in the log, by their names.
+
+    >>> measures_of({"step": 10, "epoch": 0.5, "eval_RR@10": 0.25})
+    {'RR@10': 0.25}
+    """
+    measures = {}
+    for name, value in entry.items():
+        if name.startswith(EVAL):
+            measures[name.removeprefix(EVAL)] = value
+    return measures
 
 
 def _write_model(

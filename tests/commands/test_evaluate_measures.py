@@ -207,9 +207,12 @@ def test_each_file_is_named_with_what_it_was_taken_for(capsys):
     assert run(["eval", "run.trec", "queries.tsv"]) == 2
     err = capsys.readouterr().err
     assert "run.trec is a run" in err
-    assert "queries.tsv is neither a run nor qrels" in err
+    assert "queries.tsv is neither a run nor qrels (it looks like corpus or queries)" in err
+    assert "queries.tsv: trec run" not in err
     assert run(["eval", "run.trec"]) == 2
-    assert "no qrels file given: run.trec is a run" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "no qrels file given: run.trec is a run" in err
+    assert "--draw 50" in err
 
 
 @pytest.mark.usefixtures("folder")

@@ -98,7 +98,7 @@ def test_files_of_exclusions(text, expected):
         ("q1,d1", "found 1 column; expected 2 columns between tabs or blanks"),
         ('{"q1": ["d1"], "q2": {}}', "found an object as the passages of query q2"),
         ('{"q1": ["d1"], "q1": ["d2"]}', "found a key twice under q1"),
-        ('{"id": "q1", "query": "a", "excluded_ids": "d1"}', "found str as excluded_ids"),
+        ('{"id": "q1", "query": "a", "excluded_ids": "d1"}', "found a string as excluded_ids"),
         ('{"id": "q1", "query": "a"}', "found no passages to exclude"),
     ],
 )

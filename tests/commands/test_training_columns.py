@@ -128,6 +128,32 @@ def test_lists_of_passages_by_name(folder):
     assert texts("t") == [("q", ["a"], ["b", "c"])]
 
 
+@pytest.mark.parametrize(
+    "contexts",
+    [
+        {"context": "the moon rises"},
+        {"contexts": ["the moon rises", "it sets"], "ground_truth": "the moon"},
+    ],
+)
+def test_contexts_beside_an_answer_are_no_negatives(contexts, folder, caplog):
+    (folder / "t").write_text(json.dumps({"question": "q", **contexts, "answer": "a"}))
+    assert texts("t") == [("q", ["a"], [])]
+    assert all(f"not used: {name}" in caplog.text for name in contexts)
+
+
+def test_a_context_alone_is_the_positive(folder):
+    (folder / "t").write_text('{"question": "q", "context": "the moon rises"}')
+    [(query, positives, negatives)] = examples("t", "--to", "tevatron", "--from", "st-triplet")
+    assert (query, positives, negatives) == ("q", ["the moon rises"], [])
+
+
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+def test_columns_between_semicolons(start, folder):
+    rows = 'anchor;positive;negative\r\n"q; r";a, b;"c ""d"""\r\n'
+    (folder / "t.csv").write_text(start + rows)
+    assert texts("t.csv") == [("q; r", ["a, b"], ['c "d"'])]
+
+
 LABELLED = [("q", ["a"], ["b"]), ("r", ["c"], [])]
 
 

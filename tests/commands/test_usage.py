@@ -93,6 +93,13 @@ def files(toy, monkeypatch):
         ("benchmark dl19 --model m --output out --seeds", 2, "--seeds: only for run files of one"),
         ("benchmark dl19 --model m --output out -q", 2, "--per-query: only for run files of one"),
         (f"{TRAIN} --p-chunk 9", 2, "--p-chunk is a setting, not an option"),
+        (f"{TRAIN} --p-chunk 9", 2, "give --set p-chunk=9"),
+        (
+            f"{TRAIN} --lora_alpha=16 --norm-intermediate --logging-steps 5",
+            2,
+            "give --set lora-alpha=16 --set norm-intermediate=VALUE --set logging-steps=5",
+        ),
+        (f"{TRAIN} --no-norm-intermediate", 2, "give --set norm-intermediate=no"),
         (f"{TRAIN} --set p-chunks=9", 2, "p-chunks is not a setting (did you mean p-chunk?)"),
         ("analyze misses --run good.trec --qrels qrels.txt --bm25 gone", 2, "--bm25 gone: no such"),
         ("reproduce good.trec --resume", 2, "--resume needs --output"),

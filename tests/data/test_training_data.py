@@ -159,7 +159,7 @@ def test_missing_texts_are_left_out_and_counted(write, prepare_files, toy_texts,
     [
         (example_of_ids("q1", ["d3"], []), "passage d3 of query q1 without its text", "--corpus"),
         ({**inline(4, 1, 1), "query": ""}, "query q4 without its text", "--queries"),
-        ({**inline(0, 1, 1), "query": 5}, "line 1: found int as query", ""),
+        ({**inline(0, 1, 1), "query": 5}, "line 1: found a number as query", ""),
         (inline(4, 0, 1), "no query with a positive", ""),
     ],
 )

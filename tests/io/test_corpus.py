@@ -139,8 +139,8 @@ FIRST = '{"_id": "1", "text": "t"}\n'
         (FIRST + '{"title": "h", "text": "t"}', "line 2: found no _id"),
         (FIRST + '{"_id": "a b", "text": "t"}', "line 2: found the passage id 'a b'"),
         (FIRST + '{"_id": null, "text": "t"}', "line 2: found a passage id that is null"),
-        (FIRST + '{"_id": "2", "text": ["t"]}', "line 2: found list as text"),
-        (FIRST + '{"_id": "2", "text": "t", "title": 3}', "line 2: found int as title"),
+        (FIRST + '{"_id": "2", "text": ["t"]}', "line 2: found a list as text"),
+        (FIRST + '{"_id": "2", "text": "t", "title": 3}', "line 2: found a number as title"),
         ("a\tb\tc\td", "line 1: found .*expected JSON lines, or 2 columns"),
     ],
 )

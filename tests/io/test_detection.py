@@ -104,7 +104,8 @@ EXAMPLES: dict[str, str | bytes | tuple[str, str | bytes]] = {
     "a header: query, passage, and clicks or count, between tabs, commas or semicolons": (
         "query,url,clicks\nwho is,d1,3\n"
     ),
-    "a header: `query-id`, `corpus-id`, `score`, `query`, `text`": (
+    "a header: `query-id`, `corpus-id`, `score`, `query`, `text`, between tabs, commas or "
+    "semicolons": (
         "query-id\tcorpus-id\tscore\tquery\ttext\nq1\td1\t1\twho\tone\nq1\td2\t\twho\ttwo\n"
     ),
     "a header: query, passage, and score or rank": "docid qid score\nd1 q1 2.5\n",
@@ -129,7 +130,9 @@ EXAMPLES: dict[str, str | bytes | tuple[str, str | bytes]] = {
     "four columns, a number last": "q1 0 d1 1\n",
     "a tab, and a list in brackets": "who\t['she']\n",
     "a first line that names query and positive among its columns": "query\tpositive\tx\nq\ta\tb\n",
-    "a header between commas: query or anchor, positive": "anchor,positive\nwho is,a b\n",
+    "a header between commas or semicolons: query or anchor, positive": (
+        "anchor,positive\nwho is,a b\n"
+    ),
     "a header between commas or semicolons: `id` and `text`": "id;text\n1;one\n",
     "a header between commas or semicolons: query id and query": "qid,query\n1,who\n",
     "a header between commas or semicolons: passage id and text": "docid,title,text\nd1,head,one\n",

@@ -197,14 +197,14 @@ FULL = {"docid": "d1", "queries": ["a b"], "next": [], "sources": ["cloze"], "po
     ("change", "message"),
     [
         ({"docid": None}, "generated queries without `docid`"),
-        ({"queries": "a b"}, "found str as queries"),
-        ({"queries": [1]}, "found int in queries"),
+        ({"queries": "a b"}, "found a string as queries"),
+        ({"queries": [1]}, "found a number in queries"),
         ({"queries": [" "]}, "a query without text"),
         ({"queries": ["a", "b"]}, "1 sources for 2 queries"),
         ({"sources": ["cloze", "cloze"]}, "2 sources for 1 queries"),
         ({"sources": ["song"]}, "the source song; expected one of title"),
         ({"positives": ["c", "d"]}, "2 positives for 1 queries"),
-        ({"positives": [3]}, "int in positives"),
+        ({"positives": [3]}, "a number in positives"),
     ],
 )
 def test_a_mangled_record_is_named_by_its_line(change, message, folder):

@@ -1,7 +1,10 @@
+import csv
+
 import pytest
 
-from denserk.config.formats import QrelsFormat
+from denserk.config.formats import Kind, QrelsFormat
 from denserk.errors import InputError
+from denserk.io.detection import detect_run_or_qrels
 from denserk.io.qrels import (
     grades_by_query,
     read_qrels,
@@ -113,3 +116,18 @@ def test_judgments_may_mix_tabs_and_blanks(tmp_path, line):
     path.write_text(f"{line}\n")
     [qrel] = read_qrels(path)
     assert (qrel.qid, qrel.docid, qrel.relevance) == ("q1", "d1", 1)
+
+
+@pytest.mark.parametrize("delimiter", [",", ";"])
+def test_a_pool_that_a_spreadsheet_saved_as_csv(tmp_path, delimiter):
+    rows = [
+        ["query-id", "corpus-id", "score", "query", "text"],
+        ["q1", "d1", "2", "who, or what", 'a "quoted" text; with signs'],
+        ["q1", "d2", "", "who, or what", "not judged"],
+        ["q2", "d,3", "0", "where", "two\nlines"],
+    ]
+    with (tmp_path / "pool.csv").open("w", newline="", encoding="utf-8-sig") as out:
+        csv.writer(out, delimiter=delimiter).writerows(rows)
+    qrels = list(read_qrels(tmp_path / "pool.csv"))
+    assert qrels == [Qrel("q1", "d1", 2), Qrel("q2", "d,3", 0)]
+    assert detect_run_or_qrels(str(tmp_path / "pool.csv")) is Kind.QRELS

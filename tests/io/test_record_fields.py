@@ -179,6 +179,33 @@ def test_records_of_text_alone_keep_their_numbers(tmp_path):
     assert [passage.docid for passage in read_passages(source)] == ["0", "1"]
 
 
+@pytest.mark.parametrize("key", ["doc_id", "docno", "pid", "document_id", "passageId", "ID", "id_"])
+def test_ids_beside_a_text_under_any_known_name(key, tmp_path):
+    rows = [{key: "d1", "text": "one"}, {key: "d2", "text": "two", "title": "h"}]
+    source = write(tmp_path / "c.jsonl", rows)
+    passages = [("d1", "one", ""), ("d2", "two", "h")]
+    assert ids_texts_titles(read_passages(source)) == passages
+    used_settings = with_used_fields(source, DETECTED)
+    assert used_settings.id_key == key
+    assert ids_texts_titles(read_passages(source, used_settings)) == passages
+    numbered = read_passages(source, CorpusSettings(CorpusFormat.FLAG))
+    assert [passage.docid for passage in numbered] == ["0", "1"]
+
+
+def test_a_known_id_of_several_passages_is_none(tmp_path):
+    rows = [{"doc_id": "d1", "text": "one"}, {"doc_id": "d1", "text": "two"}]
+    passages = read_passages(write(tmp_path / "c.jsonl", rows))
+    assert [passage.docid for passage in passages] == ["0", "1"]
+
+
+def test_passages_of_documents_have_the_ids_of_passages(tmp_path):
+    row = {"pid": "p1", "passage": "one", "spans": "(0,3)", "docid": "d1"}
+    source = write(tmp_path / "c.jsonl", [row])
+    assert [passage.docid for passage in read_passages(source)] == ["p1"]
+    by_document = CorpusSettings(id_field="docid")
+    assert [passage.docid for passage in read_passages(source, by_document)] == ["d1"]
+
+
 def test_used_fields_are_those_of_every_reading(tmp_path):
     source = write(tmp_path / "c.jsonl", ROWS)
     settings = with_used_fields(source, DETECTED)

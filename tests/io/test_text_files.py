@@ -168,6 +168,14 @@ def test_documents_beside_tables_are_reported(tmp_path, caplog):
     assert docids == ["README.md", "note.md"]
 
 
+def test_documents_below_tables_are_warned_of_once(tmp_path, caplog):
+    source = write(tmp_path, TABLE_AND_README | {"wiki/a.md": "one", "wiki/deep/b.txt": "two"})
+    for _ in range(2):
+        assert [passage.docid for passage in read_passages(source)] == ["1"]
+    (warning,) = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert ".txt and .md files are not read beside c.jsonl (2)" in warning.getMessage()
+
+
 def test_documents_beside_a_file_of_settings_are_reported(tmp_path, caplog):
     source = write(tmp_path, {"app.json": b'{"theme": "dark", "size": "9"}', "note.md": b"a note"})
     with pytest.raises(InputError, match=r"app\.json"):

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -53,6 +55,45 @@ def test_queries_are_detected_by_their_first_line(tmp_path, text, detected, quer
     assert list(read_topics_file(path)) == queries
     (message,) = caplog.messages
     assert message.startswith(f"q: {detected}")
+
+
+@pytest.mark.parametrize("id_key", ["question_id", "queryId", "ID", "topic-id"])
+@pytest.mark.parametrize("text_key", ["question", "text", "query"])
+def test_ids_of_json_queries_under_any_known_name(id_key, text_key, tmp_path):
+    path = tmp_path / "q.jsonl"
+    path.write_text(json.dumps({id_key: "q7", text_key: "who", "answers": ["a"]}))
+    assert list(read_topics_file(path)) == [Query("q7", "who", ("a",))]
+    assert [query.qid for query in read_questions(str(path))] == ["q7"]
+
+
+def test_a_topic_that_is_a_text_is_no_id(tmp_path):
+    (tmp_path / "q.jsonl").write_text('{"topic": "the moon", "question": "who"}')
+    [query] = read_topics_file(tmp_path / "q.jsonl")
+    assert query.qid == "0"
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        ({"id": "1", "title": "Moon", "question": "who"}, "who"),
+        ({"id": "1", "title": "Moon", "query": "who"}, "who"),
+        ({"id": "1", "title": "Moon", "narrative": "who"}, "Moon"),
+        ({"id": "1", "query": "moon", "question": "who"}, "moon"),
+        ({"question_id": "1", "title": "Moon", "question": "who"}, "who"),
+    ],
+)
+def test_a_question_comes_before_the_title_of_its_text(record, text, tmp_path):
+    (tmp_path / "q.jsonl").write_text(json.dumps(record))
+    [query] = read_topics_file(tmp_path / "q.jsonl")
+    assert (query.qid, query.text) == ("1", text)
+
+
+def test_answers_beside_their_positions(tmp_path):
+    answers = {"text": ["the moon", "it"], "answer_start": [0, 7]}
+    record = {"id": "1", "title": "Moon", "question": "who", "answers": answers}
+    (tmp_path / "q.jsonl").write_text(json.dumps(record))
+    [query] = read_topics_file(tmp_path / "q.jsonl")
+    assert query.answers == ("the moon", "it")
 
 
 def test_a_file_of_blank_lines_has_no_queries(tmp_path, caplog):
@@ -129,3 +170,11 @@ def test_answers_without_their_question(tmp_path, text, answers):
     path = tmp_path / "a"
     path.write_text(text)
     assert {query.qid: query.answers for query in read_questions(str(path))} == answers
+
+
+def test_qrels_in_place_of_queries_are_recognised(tmp_path):
+    path = tmp_path / "q"
+    path.write_text("1 0 d184 3\n1 0 d29 3\n")
+    with pytest.raises(InputError, match="without a tab") as error:
+        list(read_topics_file(path))
+    assert "qrels? exchange topics and qrels" in str(error.value.hint)

@@ -204,10 +204,10 @@ def test_two_formats_lose_nothing(training_format, name, tmp_path):
         ("st-triplet", b"q\tpositive\tscore\n1\t2\t3\n", "found the column score"),
         ("st-triplet", b'{"a": "q"}', "line 1: found 1 column"),
         ("negatives", b"1\t2\t3\n", "found 3 columns; expected 2"),
-        ("negatives", b'{"id": "1", "negatives": [2]}', "found list as negatives"),
+        ("negatives", b'{"id": "1", "negatives": [2]}', "found a list as negatives"),
         ("tevatron", b'{}\n{"query_id": "a b"}', "line 2: found the query_id id"),
-        ("tevatron", b'{"negative_passages": ["x"]}', "found str in negative_pass"),
-        ("tevatron", b'{"negative_passages": [{"text": 3}]}', "found int as text"),
+        ("tevatron", b'{"negative_passages": ["x"]}', "found a string in negative_pass"),
+        ("tevatron", b'{"negative_passages": [{"text": 3}]}', "found a number as text"),
         (
             "flag",
             b'{"query": "q", "neg": ["a", "b"], "neg_scores": [1]}',

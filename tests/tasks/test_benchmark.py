@@ -167,7 +167,7 @@ def test_qrels_without_grades_and_other_columns_are_an_error(cache, capsys):
     ("record", "message"),
     [
         ({"gold_ids": ["d1"], "query": "a"}, "found gold_ids and no id"),
-        ({"id": "q1", "gold_ids": "d1"}, "found str as gold_ids; expected a list"),
+        ({"id": "q1", "gold_ids": "d1"}, "found a string as gold_ids; expected a list"),
     ],
 )
 def test_broken_lists_of_relevant_passages_are_errors(cache, capsys, record, message):

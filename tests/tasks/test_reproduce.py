@@ -90,6 +90,32 @@ def test_every_step_is_made_again_to_equal_bytes(folder, run, tmp_path):
     assert trained == ([] if run == "bm25" else ["model"])
 
 
+@pytest.mark.parametrize("fields", [None, ("title", "text")])
+def test_contents_are_read_as_they_were(tiny, tiny_reranker, fields, tmp_path, monkeypatch):
+    monkeypatch.chdir(write_toy(tmp_path / "toy"))
+    with Path("contents.jsonl").open("w") as out:
+        for docid, (title, text) in PASSAGES.items():
+            out.write(json.dumps({"id": docid, "contents": f"{title}\n{text}"}) + "\n")
+    encode(
+        model=str(tiny()), corpus="contents.jsonl", output="vectors", fields=fields, device="cpu"
+    )
+    search(index="vectors", topics="queries.tsv", output="dense")
+    rerank(
+        model=str(tiny_reranker()),
+        run="dense",
+        topics="queries.tsv",
+        corpus="contents.jsonl",
+        output="reranked",
+        fields=fields,
+        depth=3,
+    )
+
+    steps = reproduce("reranked", tmp_path / "work", Step.VECTORS, 0.0)
+
+    assert {step.remade for step in steps} == {SAME.text}
+    assert {step.changed for step in steps} == {()}
+
+
 def flip_a_bit(path):
     """Change a letter of a text, or a byte near the end of another file."""
     data = bytearray(path.read_bytes())

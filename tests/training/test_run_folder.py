@@ -261,3 +261,19 @@ def test_one_step_is_no_plural(caplog, steps, text):
     caplog.set_level("INFO")
     run_folder.log_result(run_folder.TrainingResult(steps, 0, 0.5), "out")
     assert text in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("step", "best", "text"),
+    [
+        (20, None, "out: 20 steps, loss 0.5000, RR@10 0.2500, dev-loss 2.0000"),
+        (15, None, "out: 20 steps, loss 0.5000, at step 15 RR@10 0.2500, dev-loss 2.0000"),
+        (15, 0.3, "out: 20 steps, loss 0.5000, best RR@10 0.3000"),
+    ],
+)
+def test_the_validation_ends_the_report(caplog, step, best, text):
+    caplog.set_level("INFO")
+    validation = {"RR@10": 0.25, "dev-loss": 2.0}
+    result = run_folder.TrainingResult(20, 0, 0.5, best, validation, step)
+    run_folder.log_result(result, "out", "RR@10")
+    assert caplog.messages == [text]
