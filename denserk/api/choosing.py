@@ -17,8 +17,7 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import NOTHING, build
 from denserk.config.retrieval import Bm25Settings
 from denserk.errors import UsageError
-from denserk.io.manifest import beside
-from denserk.io.outputs import refuse_occupied
+from denserk.io.manifest import Kind, beside, started_manifest
 
 if TYPE_CHECKING:
     from denserk.evaluation.choice import Choice
@@ -48,9 +47,12 @@ def choose(
     """
     output_name = path_text(output, "output")
     inputs = Path(f"{output_name}.inputs")
-    if not (options.get("resume") or options.get("overwrite")):
-        # before the inputs of the choice that is there are replaced
-        refuse_occupied(output_name, overwrite=False)
+    started_manifest(  # before the inputs of the choice that is there are replaced
+        output_name,
+        Kind.CHOICE,
+        overwrite=bool(options.get("overwrite")),
+        resume=bool(options.get("resume")),
+    )
     with removed_unless_started(inputs, Path(output_name)):
         return _choose(corpus, topics, qrels, output_name, candidates, inputs, options)
 

@@ -20,6 +20,7 @@ from denserk.config.encoding import (
     ModelOptions,
     ServerSettings,
     refuse_server,
+    reject_overrides,
 )
 from denserk.config.evaluation import EvalSettings, ReportSources
 from denserk.config.formats import CorpusSettings
@@ -257,16 +258,17 @@ def benchmark(
     if not is_one_benchmark:
         reject_given(
             settings,
-            among="baseline plot min per_query topics report_ids write_dpr_json "
-            "write_pyserini_json",
+            among="baseline seeds test correction alpha permutations test_seed plot min per_query "
+            "topics report_ids write_dpr_json write_pyserini_json",
             why="only for run files of one benchmark",
         )
     from denserk.tasks.evaluation_outputs import check_page
 
     check_page(settings, runs)
     if paths.model is not None:
-        from denserk.tasks.benchmark import make_runs
+        from denserk.tasks.benchmark import check_measures, make_runs
 
+        check_measures(requested_benchmarks, settings)
         make_runs(paths, make, options, corpus, requested_benchmarks, server)
     else:
         refuse_server(server, None)
@@ -307,9 +309,7 @@ def _reject_model_options(
     reject_given(
         make_without_overwrite, corpus, options.compute, why="only with --model", hint=hint
     )
-    given_names = [*options.representation, *options.text]
-    if given_names:
-        raise UsageError(f"{given_names[0].replace('_', '-')}: only with --model", hint)
+    reject_overrides(options.representation, options.text, why="only with --model", hint=hint)
 
 
 def _evaluate_on_one(

@@ -195,12 +195,23 @@ def _print_misses(result: "MissesResult", passages: str) -> None:
 
     `passages` says how many were looked for.
     """
-    from denserk.io.misses import FOUND, MODEL
-
     typer.echo(
         f"{result.run}: {result.measure} {result.value:.4f}; {result.missed:,} of {passages} "
         f"of {result.queries:,} queries are not among the first {result.k} hits"
     )
+    _print_causes(result)
+    _print_untried_causes(result)
+    if result.unsearched_fields:
+        choices = " or ".join(result.unsearched_fields)
+        typer.echo(f"the topics have a field that was not searched: --set topics-field={choices}")
+    if result.gains:
+        _print_gains(result)
+
+
+def _print_causes(result: "MissesResult") -> None:
+    """Print how many passages were missed for each cause, and how many it brings in."""
+    from denserk.io.misses import FOUND
+
     total = max(result.missed, 1)
     rows = []
     for cause in result.causes:
@@ -210,26 +221,33 @@ def _print_misses(result: "MissesResult", passages: str) -> None:
         share = "-" if cause.cause == FOUND else f"{100 * cause.misses / total:.1f}"
         rows.append((cause.cause, f"{cause.misses:,}", share, brings_in, cause.title))
     print_table(("cause", "misses", "%", "brings in", "what"), rows)
-    untried = 0
+
+
+def _print_untried_causes(result: "MissesResult") -> None:
+    """Print why causes were not tried, and what that means for the cause that is left."""
+    from denserk.io.misses import MODEL
+
+    untried_count = 0
     for cause in result.causes:
         if not cause.not_tried:
             continue
-        untried += cause.applies
-        status = "not tried" if cause.applies else "does not apply"
+        status = "does not apply"
+        if cause.applies:
+            status = "not tried"
+            untried_count += 1
         typer.echo(f"{status}: {cause.cause}: {cause.not_tried}")
-    if untried:
-        causes = "1 cause was" if untried == 1 else f"{untried} causes were"
+    if untried_count:
+        causes = "1 cause was" if untried_count == 1 else f"{untried_count} causes were"
         typer.echo(f"{causes} not tried: misses of the cause {MODEL} may have one of these")
-    if result.unsearched_fields:
-        choices = " or ".join(result.unsearched_fields)
-        typer.echo(f"the topics have a field that was not searched: --set topics-field={choices}")
-    if not result.gains:
-        return
-    gain_rows = []
+
+
+def _print_gains(result: "MissesResult") -> None:
+    """Print what each change adds to the measure."""
+    rows = []
     for gain in result.gains:
         interval = "" if isnan(gain.low) else f"{gain.low:+.4f} to {gain.high:+.4f}"
-        gain_rows.append((gain.cause, gain.change, f"{gain.mean:+.4f}", interval, gain.scope))
-    print_table(("cause", "change", result.measure, "95 % interval", "of"), gain_rows)
+        rows.append((gain.cause, gain.change, f"{gain.mean:+.4f}", interval, gain.scope))
+    print_table(("cause", "change", result.measure, "95 % interval", "of"), rows)
 
 
 @command("reproduce")

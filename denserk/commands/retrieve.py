@@ -16,6 +16,7 @@ from denserk.reporting import per_second, print_table
 logger = logging.getLogger(__name__)
 
 PRINTED_HITS = 10  # of a query, by default
+APPROXIMATE = "nlist M efC pq_m pq_nbits train_size"  # settings of approximate indexes
 
 
 @command(
@@ -34,6 +35,8 @@ def encode(
     denserk encode --model minilm --corpus corpus.jsonl --output vectors/
     denserk encode --model minilm --topics queries.tsv --output encoded-queries/
     """
+    if settings.topics is not None:
+        reject_given(corpus, why="only for --corpus")
     if not encoding.is_served(settings.model):
         from denserk.models.sentence_transformers_folder import look_for_encoder
 
@@ -73,7 +76,7 @@ def index(
     denserk index --type bm25 --corpus corpus.jsonl --output bm25/
     """
     if settings.type is not retrieval.IndexType.BM25:
-        reject_given(bm25, why="only for BM25", hint="add --type bm25")
+        reject_given(bm25, corpus, why="only for BM25", hint="add --type bm25")
     if settings.engine is retrieval.Engine.MILVUS:
         from denserk.tasks.build_collection import build_collection
 
@@ -83,6 +86,7 @@ def index(
         reject_given(milvus, why="only for Milvus", hint="add --engine milvus")
         from denserk.tasks.build_index import build_index
 
+        _reject_options_of_other_types(paths, settings)
         show_types = print_table if logger.isEnabledFor(logging.INFO) else None
         result = build_index(paths, settings, bm25, corpus, show_types)
         size = f"{result.bytes / result.count:,.0f} bytes each"
@@ -90,6 +94,31 @@ def index(
     recall = "" if result.recall is None else f", recall {result.recall:.3f}"
     logger.info(f"{summary}{recall}, in {result.seconds:,.1f} s")
     return result
+
+
+def _reject_options_of_other_types(
+    paths: retrieval.IndexPaths, settings: retrieval.IndexSettings
+) -> None:
+    """Raise a UsageError for options of approximate indexes where the type has no use for them.
+
+    Indexes that are merged, and a trained index that is filled, have another type than --type.
+    """
+    if settings.type is retrieval.IndexType.BM25:
+        reject_given(settings, among=f"metric {APPROXIMATE}", why="not used by --type bm25")
+        return
+    from denserk.index.inputs import expanded
+    from denserk.tasks.build_index import is_approximate
+
+    has_other_type = paths.trained_as is not None or any(
+        is_approximate(name) for name in expanded(paths.input)
+    )
+    if settings.is_flat and not has_other_type:
+        reject_given(
+            settings,
+            among=APPROXIMATE,
+            why="not used by --type flat",
+            hint="add the --type of an approximate index, such as ivf",
+        )
 
 
 @command(

@@ -210,3 +210,8 @@ class ReproduceSettings(ResumeSettings, kw_only=True):
     """Folder that keeps what was re-made, for --resume, too. [default: a temporary one]"""
     tolerance: float = option(1e-5, at_least=0)
     """Largest difference of scores, vectors or weights that counts as equal."""
+
+    def _check(self) -> None:
+        for name, is_given in (("resume", self.resume), ("overwrite", self.overwrite)):
+            if is_given and self.output is None:
+                raise UsageError(f"--{name} needs --output", "a temporary folder is always new")

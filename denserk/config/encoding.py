@@ -15,6 +15,7 @@ from denserk.config.options import (
     option,
     reject_given,
     setting,
+    spelled,
 )
 from denserk.config.shared import DeviceSettings, ResumeSettings, ShardSettings
 from denserk.errors import UsageError
@@ -352,6 +353,19 @@ class ModelOptions(NamedTuple):
 
 
 DEFAULTS = ModelOptions()
+
+
+def reject_overrides(
+    representation: Given, text: Given, *, why: str, hint: str | None = None
+) -> None:
+    """Raise a UsageError if settings of a model are given where there is no model; list them.
+
+    `why` ends the message.
+    """
+    flags = [spelled(name, RepresentationSettings) for name in representation]
+    flags += [spelled(name, TextSettings) for name in text]
+    if flags:
+        raise UsageError(f"{', '.join(flags)}: {why}", hint)
 
 
 class EncodeSettings(TopicsSettings, ShardSettings, ResumeSettings, kw_only=True):

@@ -11,7 +11,7 @@ from denserk.config.retrieval import Metric
 from denserk.errors import MismatchError, UsageError
 from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM
-from denserk.io.manifest import Manifest
+from denserk.io.manifest import Description, Manifest, common_model, refuse_mixed_precision
 from denserk.io.vector_formats import VectorBlock, Vectors, check_dimension, part_names, write_flat
 from denserk.io.vectors import VectorSource, read_vector_blocks
 from denserk.reporting import Progress, track
@@ -49,6 +49,22 @@ def open_sources(inputs: Sequence[str], allow_pickle: bool = False) -> list[Vect
     require_same("vectors per passage", counts)
     check_shards([(source.name, source.manifest) for source in sources])
     return sources
+
+
+def model_of_sources(sources: Sequence[VectorSource]) -> Description | None:
+    """Return the model of all sources; raise an error for several models or precisions."""
+    named_manifests = [(source.name, source.manifest) for source in sources]
+    model = common_model(named_manifests)
+    refuse_mixed_precision(named_manifests)
+    return model
+
+
+def checksums_of_sources(sources: Sequence[VectorSource]) -> list[str | None]:
+    """Return the checksum of each folder's journal, which lists those of its files of vectors."""
+    return [
+        None if source.manifest is None else source.manifest.contents.get("journal_sha256")
+        for source in sources
+    ]
 
 
 def require_same(unit: str, values: Sequence[tuple[str, Any]]) -> None:

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import json
 import logging
 import os
 import re
@@ -32,6 +33,10 @@ logger = logging.getLogger(__name__)
 
 STREAM = "-"
 LOCK_SUFFIX = ".denserk.lock"
+# of the files beside an output that say what it was made from
+MANIFEST_SUFFIX = ".manifest.json"
+IR_METADATA_SUFFIX = ".ir_metadata.yaml"
+MANIFEST_KEYS = {"kind", "complete", "settings"}  # that every manifest has
 BOM = b"\xef\xbb\xbf"
 HEAD_SIZE = 1 << 20  # bytes of an input by which its format is recognised
 CHUNK_SIZE = 1 << 16  # bytes that are read at once
@@ -355,12 +360,37 @@ def whole_binary(path: str | Path, *, flush: bool = True) -> Iterator[BinaryIO]:
                 raw.flush()
                 if flushes:
                     os.fsync(raw.fileno())
+            _forget_descriptions(target)
             temporary.replace(target)
             if flushes:
                 flush_names(target.parent)
     finally:
         with suppress(OSError):  # what should be its folder may be a file
             temporary.unlink(missing_ok=True)
+
+
+def _forget_descriptions(target: Path) -> None:
+    """Remove the manifest and the ir_metadata of a file of denserk's that is about to be replaced.
+
+    A manifest of another tool stays.
+    """
+    manifest = target.with_name(f"{target.name}{MANIFEST_SUFFIX}")
+    if not _is_manifest(manifest):
+        return
+    target.with_name(f"{target.name}{IR_METADATA_SUFFIX}").unlink(missing_ok=True)
+    manifest.unlink()
+    flush_names(target.parent)  # before the file is another one
+
+
+def _is_manifest(path: Path) -> bool:
+    """Return whether a file is a manifest that denserk wrote."""
+    if not path.is_file():
+        return False
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(content, dict) and content.keys() >= MANIFEST_KEYS
 
 
 @contextmanager

@@ -22,9 +22,8 @@ from denserk.config.languages import ENGLISH, Language, find_language
 from denserk.config.options import as_json
 from denserk.config.retrieval import Engine, IrMetadata, RankingSettings, StopWords, Ties
 from denserk.errors import DenserkError
-from denserk.io.files import open_binary, whole_binary
+from denserk.io.files import IR_METADATA_SUFFIX, open_binary, whole_binary
 from denserk.io.manifest import (
-    IR_METADATA_SUFFIX,
     Kind,
     Manifest,
     Part,

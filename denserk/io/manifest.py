@@ -23,25 +23,22 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import from_json, select
 from denserk.config.retrieval import Engine, Metric
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.io.durability import flush_names
 from denserk.io.files import (
     STREAM,
     read_errors,
     read_file,
     readable_path,
     whole_binary,
-    write_errors,
 )
 from denserk.io.locks import refuse_being_written
 from denserk.io.near_paths import no_such_path
-from denserk.io.outputs import MANIFEST
+from denserk.io.outputs import MANIFEST, TAKEN, is_free, refuse_occupied
 from denserk.io.outputs import TRAINING_RECORD as TRAINING_RECORD
 from denserk.io.short_texts import first_names
 from denserk.version import __version__
 
 DTYPES = ("float16", "float32")  # of stored vectors
 INT8 = "int8"  # the precision of quantised models, in messages
-IR_METADATA_SUFFIX = ".ir_metadata.yaml"
 SHOWN = 60  # characters of a wrong value or name that an error shows
 
 Part = Mapping[str, Any]  # settings, inputs or contents
@@ -69,7 +66,12 @@ class Kind(StrEnum):
     @property
     def noun(self) -> str:
         """The kind in a sentence, with its article."""
-        nouns = {Kind.VECTORS: "a folder of vectors", Kind.INDEX: "an index", Kind.RUN: "a run"}
+        nouns = {
+            Kind.VECTORS: "a folder of vectors",
+            Kind.INDEX: "an index",
+            Kind.RUN: "a run",
+            Kind.RUNS: "a folder of runs on benchmarks",
+        }
         return nouns.get(self, str(self))
 
     @property
@@ -347,6 +349,26 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
     return manifest
 
 
+def started_manifest(
+    folder: str | Path, kind: Kind, *, overwrite: bool, resume: bool
+) -> Manifest | None:
+    """Return the manifest of a folder that an earlier call of a command started, if there is one.
+
+    It is for commands that decide by themselves what they remove of an old folder. Raises an error
+    for a folder of anything else, and for one that may be neither replaced nor continued.
+    """
+    path = Path(folder)
+    if (path / MANIFEST).is_file():
+        started = read_manifest(path, kind, unfinished=True)
+        if not (overwrite or resume):
+            raise UsageError(f"{folder} is not empty: it is {kind.noun}", TAKEN)
+        return started
+    refuse_occupied(path, overwrite=True)  # a file, or what denserk did not write
+    if path.is_dir() and not is_free(path):
+        raise UsageError(f"{folder} is not empty, and not {kind.noun}", "choose another --output")
+    return None
+
+
 def differences(old: Part, new: Part, prefix: str = "") -> list[str]:
     """Describe the differences between two parts of manifests, one phrase per value.
 
@@ -383,19 +405,6 @@ def file_sha256(path: str | Path) -> str:
 def can_have_manifest(output: str) -> bool:
     """Return whether a manifest is written beside an output: not beside streams and devices."""
     return output != STREAM and (Path(output).is_file() or not Path(output).exists())
-
-
-def forget_file(output: str) -> None:
-    """Remove the manifest, and the ir_metadata, of a file that is about to be replaced."""
-    if not can_have_manifest(output):
-        return
-    descriptions = (beside(output), Path(f"{output}{IR_METADATA_SUFFIX}"))
-    with write_errors(output):
-        stale = [path for path in descriptions if os.path.lexists(path)]
-        for path in stale:
-            path.unlink(missing_ok=True)
-        if stale:
-            flush_names(stale[0].parent)  # before the file is another one
 
 
 def describe_file(output: str, manifest: Manifest) -> None:

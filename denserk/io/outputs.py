@@ -93,7 +93,7 @@ class Mark(NamedTuple):
 # by the name of the file
 MARKS = {
     EXPORT: Mark({"files"}, EXPORT),
-    MANIFEST: Mark({"kind", "complete", "settings"}, MANIFEST_FILE_PATTERNS),
+    MANIFEST: Mark(files.MANIFEST_KEYS, MANIFEST_FILE_PATTERNS),
     TRAINING_RECORD: Mark({"versions"}, TRAINING_FILE_PATTERNS),
     DENSERK_FILE: Mark({"denserk_version"}, MODEL_FILE_PATTERNS),
 }
@@ -179,20 +179,29 @@ def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False
         raise UsageError(f"{folder} is a file; a folder is expected", "choose another --output")
     if not path.is_dir():
         return
-    work_folder = training_folder(path)
-    items = [
-        item for item in path.iterdir() if not files.is_temporary(item) and item != work_folder
-    ]
-    if not items or _is_failed_start(path, items):
+    item = _first_item(path)
+    if item is None:
         return
-    if not (overwrite or resume):
-        raise UsageError(f"{folder} is not empty (it holds {min(items).name})", TAKEN)
-    if resume and _marker(path) is not None:
-        return
+    if _marker(path) is not None:
+        if resume:
+            return
+        if not overwrite:
+            raise UsageError(f"{folder} is not empty (it holds {item.name})", TAKEN)
     foreign = next(foreign_items(path), None)
     if foreign is not None:
         message = f"{folder} holds {foreign.relative_to(path)}, which denserk did not write"
         raise UsageError(message, f"choose another output, or remove {folder} yourself")
+
+
+def _first_item(folder: Path) -> Path | None:
+    """Return the first item of an output folder that is in the way of a command, or None."""
+    work_folder = training_folder(folder)
+    items = [
+        item for item in folder.iterdir() if not files.is_temporary(item) and item != work_folder
+    ]
+    if not items or _is_failed_start(folder, items):
+        return None
+    return min(items)
 
 
 def _is_failed_start(folder: Path, items: Sequence[Path]) -> bool:

@@ -316,11 +316,15 @@ def _is_query(text: str) -> bool:
     (True, False, False)
     """
     cells = text.strip().split("\t")
-    if len(cells) != 2 or len(cells[0].split()) > 1:
+    if len(cells) != 2:
         return False
-    words = cells[1].split()
-    may_be_judgment = len(words) + 1 in FORMAT_BY_WIDTH and GRADE.fullmatch(words[-1]) is not None
-    return len(words) > 1 and not may_be_judgment
+    qid, query = cells
+    words = query.split()
+    if len(qid.split()) > 1 or len(words) < 2:
+        return False
+    ends_in_grade = GRADE.fullmatch(words[-1]) is not None
+    may_be_judgment = ends_in_grade and len(words) + 1 in FORMAT_BY_WIDTH
+    return not may_be_judgment
 
 
 def _qrels_layout(

@@ -100,15 +100,18 @@ def id_of_name(name: str) -> str:
 
 
 def file_name_hint(terms: Sequence[str]) -> str | None:
-    """Return what helps if terms that should be the four of qrels hold a name with white space.
+    """Return what helps if the terms of a judgment are more than four: a name has white space.
 
     >>> file_name_hint(["q1", "0", "my", "notes.txt", "1"])
     'white space in the ids of files is %20: my%20notes.txt'
     """
-    may_be_run = len(terms) == 6 and is_named(terms[2], *TEXT_ENDINGS)
-    if len(terms) < 5 or may_be_run or not is_named(terms[-2], *TEXT_ENDINGS):
+    if len(terms) < 5:
         return None
-    name = id_of_name(" ".join(terms[2:-1]))
+    name_words = terms[2:-1]
+    may_be_run = len(terms) == 6 and is_named(name_words[0], *TEXT_ENDINGS)
+    if may_be_run or not is_named(name_words[-1], *TEXT_ENDINGS):
+        return None
+    name = id_of_name(" ".join(name_words))
     return f"white space in the ids of files is %20: {name}"
 
 

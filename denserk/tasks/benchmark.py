@@ -34,9 +34,17 @@ from denserk.io.data_sets import find_parts
 from denserk.io.durability import flush_names
 from denserk.io.exclusions import listed_exclusions
 from denserk.io.files import STREAM, write_errors
-from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest, write_manifest
+from denserk.io.manifest import (
+    Kind,
+    Manifest,
+    beside,
+    file_sha256,
+    read_manifest,
+    started_manifest,
+    write_manifest,
+)
 from denserk.io.model_files import find_model, without_revision
-from denserk.io.outputs import MANIFEST, refuse_occupied
+from denserk.io.outputs import MANIFEST
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_queries
 from denserk.models import devices
@@ -47,6 +55,7 @@ from denserk.models.text_encoder import TextEncoder
 from denserk.tasks.build_index import build_index
 from denserk.tasks.encode import encode
 from denserk.tasks.evaluate import (
+    computed_measures,
     evaluate,
     evaluate_runs,
     read_relevance_judgments,
@@ -107,8 +116,14 @@ class RunMaker:
 
     def make(self, benchmarks: Sequence[Benchmark]) -> None:
         """Make the runs of benchmarks that are not finished; complete the manifest of all runs."""
+        earlier = started_manifest(  # first, as datasets may be downloaded
+            self._output,
+            Kind.RUNS,
+            overwrite=self._settings.overwrite,
+            resume=self._settings.resume,
+        )
         parts_by_benchmark = find_parts(benchmarks)
-        manifest = self._start()
+        manifest = self._start(earlier)
         for number, benchmark in enumerate(benchmarks, start=1):
             if self._settings.resume and self._is_finished(benchmark):
                 logger.info(f"{benchmark.name}: finished, kept")
@@ -201,41 +216,36 @@ class RunMaker:
             return False
         return manifest.contents.get("sha256") == file_sha256(run)
 
-    def _start(self) -> Manifest:
+    def _start(self, earlier: Manifest | None) -> Manifest:
         """Create or continue the output, and return its unfinished manifest.
 
-        Runs by other settings are an error.
+        `earlier` is that of an earlier call. Runs by other settings are an error, unless they are
+        replaced.
         """
-        has_runs = (self._output / MANIFEST).is_file()
-        started = None  # the manifest of the runs that are continued
-        if has_runs and self._settings.resume:
-            started = read_manifest(self._output, Kind.RUNS, unfinished=True)
-        elif not (has_runs and self._settings.overwrite):
-            # --overwrite replaces runs alone, no other content of a folder
-            refuse_occupied(self._output, overwrite=False)
+        resumed = earlier if self._settings.resume else None
         if self._stored_model is not None:
-            self._choose_precision(started, self._stored_model)
+            self._choose_precision(resumed, self._stored_model)
         manifest = self._unfinished_manifest()
-        if started is not None:
-            refuse_other_run(self._output, started, manifest, ["model"])
-        elif has_runs:
+        if resumed is not None:
+            refuse_other_run(self._output, resumed, manifest, ["model"])
+        elif earlier is not None:
             self._remove_runs()
         with write_errors(self._output):
             self._output.mkdir(parents=True, exist_ok=True)
         write_manifest(self._output, manifest)
         return manifest
 
-    def _choose_precision(self, started: Manifest | None, stored: StoredModel) -> None:
+    def _choose_precision(self, resumed: Manifest | None, stored: StoredModel) -> None:
         """Decide `--dtype auto` for all corpora and queries, so that all runs share a precision.
 
-        It is that of the started runs, or chosen by device and model.
+        It is that of the runs that are resumed, or chosen by device and model.
         """
-        if started is not None:
-            self._certificate = started.made_from["model"].get("certificate")
+        if resumed is not None:
+            self._certificate = resumed.made_from["model"].get("certificate")
         if self._options.compute.dtype is not encoding.DtypeChoice.AUTO:
             return
-        if started is not None:
-            dtype = manifests.recorded_dtype(started)
+        if resumed is not None:
+            dtype = manifests.recorded_dtype(resumed)
         else:
             dtype = self._automatic_precision(stored)
         compute = replace(self._options.compute, dtype=encoding.DtypeChoice(dtype))
@@ -272,8 +282,7 @@ class RunMaker:
         return Manifest(Kind.RUNS, False, settings, {"model": model})
 
     def _remove_runs(self) -> None:
-        """Remove what this command wrote to the output before."""
-        read_manifest(self._output, Kind.RUNS, unfinished=True)  # an error if it is of no runs
+        """Remove what this command wrote to the output before, and no other files."""
         with write_errors(self._output):
             shutil.rmtree(self._output / CORPORA, ignore_errors=True)
             for benchmark in config.benchmarks().values():
@@ -326,6 +335,16 @@ def longest_text(stored: StoredModel) -> float:
 def _origin(benchmark: Benchmark) -> dict[str, str]:
     """Return what a run's manifest records of its benchmark."""
     return {"name": benchmark.name, "corpus": benchmark.corpus.name}
+
+
+def check_measures(benchmarks: Sequence[Benchmark], settings: EvalSettings) -> None:
+    """Raise an error for measures that benchmarks cannot be evaluated by, before runs are made."""
+    if any(benchmark.answers is None for benchmark in benchmarks):
+        computed_measures(settings)
+    if any(benchmark.answers is not None for benchmark in benchmarks):
+        from denserk.tasks.evaluate_answers import requested_measures
+
+        requested_measures(settings)
 
 
 def evaluate_benchmark(

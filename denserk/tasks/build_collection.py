@@ -21,19 +21,26 @@ from denserk.config.retrieval import (
 )
 from denserk.errors import ServerError, UsageError
 from denserk.index.engines import Vectors
-from denserk.index.inputs import checked_blocks, expanded, known_count, open_sources
+from denserk.index.inputs import (
+    checked_blocks,
+    checksums_of_sources,
+    expanded,
+    known_count,
+    model_of_sources,
+    open_sources,
+)
 from denserk.index.milvus import BATCH_BYTES, EXHAUSTIVE, KEPT_EVERY, ROWS, Collection, MilvusIndex
 from denserk.io.files import STREAM
-from denserk.io.manifest import (
-    Kind,
-    Manifest,
-    common_model,
-    metric_of_model,
-    refuse_mixed_precision,
-)
+from denserk.io.manifest import Kind, Manifest, metric_of_model
 from denserk.io.vectors import VectorSource, verify_folders
 from denserk.reporting import track
-from denserk.tasks.build_index import RECALL_DEPTH, IndexResult, check_present, measure_recall
+from denserk.tasks.build_index import (
+    RECALL_DEPTH,
+    VECTORS_SHA256,
+    IndexResult,
+    check_present,
+    measure_recall,
+)
 
 logger = logging.getLogger(__name__)
 # fields of IndexSettings and IndexPaths whose options a collection takes
@@ -98,16 +105,18 @@ def _describe(
         "milvus_params": milvus.parameters,
         "metric": "inner",
     }
-    named_manifests = [(source.name, source.manifest) for source in sources]
-    model = common_model(named_manifests)
-    refuse_mixed_precision(named_manifests)
+    model = model_of_sources(sources)
     if settings.metric is None and metric_of_model(model) is Metric.L2:
         raise UsageError(
             "the model of the vectors compares by Euclidean distance, and --engine milvus by inner "
             "product",
             "use --engine faiss, or give --metric inner for another ranking",
         )
-    origin = {"vectors": [source.name for source in sources], "model": model}
+    origin = {
+        "vectors": [source.name for source in sources],
+        VECTORS_SHA256: checksums_of_sources(sources),
+        "model": model,
+    }
     return Manifest(Kind.INDEX, False, recorded_settings, origin)
 
 

@@ -39,7 +39,14 @@ from denserk.index.bm25 import PURPOSE, build_bm25
 from denserk.index.engines import SearchableIndex, ShardedIndex, Vectors, recalls
 from denserk.index.faiss_index import FaissIndex
 from denserk.index.folder import INDEX, folder_bytes
-from denserk.index.inputs import expanded, gather, known_count, open_sources
+from denserk.index.inputs import (
+    checksums_of_sources,
+    expanded,
+    gather,
+    known_count,
+    model_of_sources,
+    open_sources,
+)
 from denserk.index.lucene import build_lucene, require_lucene
 from denserk.index.scripts import SAMPLE, language_of_corpus
 from denserk.index.terms import analyzer_of
@@ -210,13 +217,12 @@ def check_present(name: str | Path, present: manifest.Manifest, planned: manifes
     changes += manifest.differences(present_inputs, planned_inputs)
     if changes:
         raise MismatchError(f"{name} was made with other settings: {'; '.join(changes)}", hint)
-    if not present.complete:  # a collection of a server, which is continued
-        return
     # an index of an older version has no checksums
     if checksums is not None and checksums != planned_checksums:
         sources = ", ".join(planned.made_from["vectors"])
         raise MismatchError(f"{name} was built before {sources} was encoded again", hint)
-    logger.info(f"{name} is finished: nothing to do")
+    if present.complete:  # else a collection of a server, which is continued
+        logger.info(f"{name} is finished: nothing to do")
 
 
 def _compared_settings(index: manifest.Manifest) -> dict[str, Any]:
@@ -380,19 +386,10 @@ class VectorsPlan(Plan):
             self._template = faiss_templates.read_template(paths.trained_as)
             settings = self._template.complete_settings(settings)
         self._sources = open_sources(inputs, paths.allow_pickle)
-        named_manifests = [(source.name, source.manifest) for source in self._sources]
-        model = manifest.common_model(named_manifests)
-        manifest.refuse_mixed_precision(named_manifests)
-        origin: dict[str, Any] = {
-            "vectors": [source.name for source in self._sources],
-            VECTORS_SHA256: [_journal_sha256(source.manifest) for source in self._sources],
-            "model": model,
-        }
+        model = model_of_sources(self._sources)
         if self._template is not None:
             self._refuse_other_training(self._template, model)
-            origin["trained_as"] = {"name": self._template.name, "sha256": self._template.sha256}
-        self.made_from = origin
-
+        self.made_from = self._origin(model)
         self._settings = with_engine_and_metric(with_metric_of_model(settings, model))
         self.recorded_settings = as_json(self._settings)
         self._count = known_count(self._sources)  # of passages; None: known only when all are read
@@ -400,6 +397,17 @@ class VectorsPlan(Plan):
         # (Q, D), with --target-recall alone: denserk chooses the type by them
         self._tuning_queries = _read_tuning_queries(self._settings, per_passage, model)
         self._check_size()
+
+    def _origin(self, model: manifest.Description | None) -> dict[str, Any]:
+        """Return what the manifest records of the vectors, and of the template."""
+        origin: dict[str, Any] = {
+            "vectors": [source.name for source in self._sources],
+            VECTORS_SHA256: checksums_of_sources(self._sources),
+            "model": model,
+        }
+        if self._template is not None:
+            origin["trained_as"] = {"name": self._template.name, "sha256": self._template.sha256}
+        return origin
 
     def _refuse_other_training(
         self, template: faiss_templates.Template, model: manifest.Description | None
@@ -459,11 +467,6 @@ class VectorsPlan(Plan):
         split_vectors = partial(np.array_split, vectors, block_count)
         recall = measure_recall(empty_index.factory, index, split_vectors, settings)
         return {"factory": empty_index.factory, "recall": recall}
-
-
-def _journal_sha256(folder_manifest: manifest.Manifest | None) -> str | None:
-    """Return the checksum of a folder's journal, which lists those of its files of vectors."""
-    return None if folder_manifest is None else folder_manifest.contents.get("journal_sha256")
 
 
 def _read_tuning_queries(

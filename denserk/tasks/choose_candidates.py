@@ -660,7 +660,8 @@ class FinetunedEncoder(Encoder):
     def _check_record(self) -> None:
         """Record what the model is trained from; raise a MismatchError if it was something else.
 
-        An earlier comparison in the folder may have trained it on queries that now decide.
+        An earlier comparison in the folder may have trained it on queries that now decide. A
+        training that did not begin has left nothing that is kept.
         """
         settings = self.inputs.settings
         record = {
@@ -673,7 +674,8 @@ class FinetunedEncoder(Encoder):
         }
         if self._dtype is not Dtype.FLOAT32:  # absent from records of earlier versions
             record["dtype"] = self._dtype.value
-        if not self._record.is_file():
+        has_begun = Path(self.model).exists() or training_folder(self.model).exists()
+        if not has_begun or not self._record.is_file():
             write_json(self._record, record)
         phrases = differences(read_json(self._record), record)
         if phrases:

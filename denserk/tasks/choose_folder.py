@@ -32,8 +32,7 @@ from denserk.index.ranking import Hits
 from denserk.io.blocks import refuse_other_run, texts_sha256
 from denserk.io.files import read_file, whole_binary, write_errors
 from denserk.io.ir_metadata import describe_run
-from denserk.io.manifest import Description, Kind, Manifest, beside, read_manifest, write_manifest
-from denserk.io.outputs import refuse_occupied
+from denserk.io.manifest import Description, Kind, Manifest, started_manifest, write_manifest
 from denserk.io.qrels import write_qrels
 from denserk.io.runs import read_run_scores, write_run
 from denserk.records import Qrel
@@ -81,16 +80,14 @@ class ChoiceFolder:
 
         Indexes, vectors and models stay, and so does the record of sealed test queries.
         """
-        is_choice = beside(self.path).is_file()
-        if is_choice and (self._resume or self._overwrite):
-            started = read_manifest(self.path, Kind.CHOICE, unfinished=True)
-            if self._resume:
-                refuse_other_run(self.path, started, self._manifest, QUERIES)
-                self._refuse_changed_inputs(started)
-            else:
-                self._remove_results(started)
-        else:
-            refuse_occupied(self.path, overwrite=False)
+        started = started_manifest(
+            self.path, Kind.CHOICE, overwrite=self._overwrite, resume=self._resume
+        )
+        if started is not None and self._resume:
+            refuse_other_run(self.path, started, self._manifest, QUERIES)
+            self._refuse_changed_inputs(started)
+        elif started is not None:
+            self._remove_results(started)
         with write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         write_manifest(self.path, self._manifest)

@@ -33,7 +33,7 @@ from denserk.index.folder import is_vector_folder, read_index_manifest
 from denserk.io.blocks import texts_sha256
 from denserk.io.corpus import read_passages, with_used_fields
 from denserk.io.detection import detect_run_or_qrels
-from denserk.io.manifest import Kind, beside, file_sha256, read_any_manifest
+from denserk.io.manifest import Kind, beside, file_sha256, read_any_manifest, read_manifest
 from denserk.io.model_files import can_be_on_hub, find_model, look_for_model
 from denserk.io.near_paths import LIKENESS, did_you_mean, no_such_path
 from denserk.io.qrels import read_qrels_map
@@ -203,25 +203,42 @@ def _check_reranker(model: str) -> None:
 def check_server(
     candidates: Sequence[Candidate], server: ServerSettings, settings: ChooseSettings
 ) -> None:
-    """Raise a UsageError for a server that no candidate has, and for one that is missing."""
+    """Raise a UsageError for a server that no candidate has, and for one that is missing.
+
+    A comparison that is resumed, and an index, have the URL on record.
+    """
     names = _names_of_candidates(candidates)
     served_models = [name for name in names if is_served(name)]
-    served_indexes = [
-        name for name in names if is_index(name) and is_served(encoding_model_of(name))
-    ]
-    if served_models and server.base_url is None and not settings.resume:
-        raise UsageError(
-            f"--candidates {served_models[0]} needs the URL of its server",
-            "add --base-url, for example http://localhost:8000/v1",
-        )
-    if not served_models and not served_indexes:
+    if served_models:
+        if server.base_url is None and not settings.resume:
+            raise UsageError(
+                f"--candidates {served_models[0]} needs the URL of its server",
+                "add --base-url, for example http://localhost:8000/v1",
+            )
+    elif not any(_is_served_index(name) for name in names):
         refuse_server(server, names[0], "--candidates")
+
+
+def _is_served_index(name: str) -> bool:
+    """Return whether a name is that of an index whose model is behind a URL."""
+    return is_index(name) and is_served(encoding_model_of(name))
 
 
 def check_bm25(candidates: Sequence[Candidate], bm25: Bm25Settings) -> None:
     """Raise a UsageError for options of BM25 where no candidate builds such an index."""
     if BM25 not in _names_of_candidates(candidates):
         reject_given(bm25, why="no candidate is bm25", hint="add --candidates bm25")
+
+
+def warn_of_unused_training(candidates: Sequence[Candidate], settings: ChooseSettings) -> None:
+    """Warn of training queries where no candidate is fine-tuned on them."""
+    names = _names_of_candidates(candidates)
+    is_any_finetuned = any(name.startswith(FINETUNE) for name in names)
+    if settings.train_qrels is not None and not is_any_finetuned:
+        logger.warning(
+            f"--train-qrels {settings.train_qrels} trains nothing: no candidate is fine-tuned, "
+            f"such as {FINETUNE}minilm"
+        )
 
 
 def _names_of_candidates(candidates: Sequence[Candidate]) -> list[str]:
@@ -308,7 +325,9 @@ class RetrieverFactory:
             file_name = self._file_name(HIDDEN_ENDINGS.sub("", last_name))
             return RunFile(file_name, self._inputs, name)
         if is_index(name):
-            if not is_vector_folder(name):
+            if is_vector_folder(name):
+                read_manifest(name, Kind.VECTORS)  # an unfinished one is rejected before any work
+            else:
                 read_index_manifest(name)
             return IndexFolder(self._file_name(last_name), self._inputs, name)
         return Encoder(self._file_name(last_name), self._inputs, name)

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from denserk.evaluation.choice import Cost
-from denserk.evaluation.results import Run
+from denserk.evaluation.evaluator import Evaluator
+from denserk.evaluation.measures import Measure
+from denserk.evaluation.results import Grades, Run
 from denserk.tasks.choose_candidates import (
     Block,
     Retriever,
@@ -131,3 +133,13 @@ class RunsOfBlock:
     def runs_of_parts(self, retriever: Retriever) -> list[Run]:
         """Return the runs of the parts of a retriever."""
         return [self.run_of(part) for part in retriever.parts]
+
+
+def values_of_run(run: Run, judgments: Grades, measure: Measure) -> list[float]:
+    """Return the values of a measure, in the order of the judged queries; 0 without hits."""
+    runs_with_hits = {qid: hits for qid, hits in run.items() if hits}
+    if runs_with_hits.keys().isdisjoint(judgments):
+        return [0.0] * len(judgments)
+    result = Evaluator([measure], judgments).evaluate("run", runs_with_hits)
+    value_by_qid = result.per_query[str(measure)]
+    return [value_by_qid[qid] for qid in judgments]

@@ -18,7 +18,13 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from denserk.config import formats
-from denserk.config.encoding import DEFAULTS, ModelLayout, ModelOptions, VectorFormat
+from denserk.config.encoding import (
+    DEFAULTS,
+    ModelLayout,
+    ModelOptions,
+    VectorFormat,
+    reject_overrides,
+)
 from denserk.config.formats import (
     ConversionSettings,
     CorpusFormat,
@@ -425,6 +431,7 @@ def convert(
     unused = unused_options(kind, settings)
     if unused:
         raise UsageError(f"{', '.join(unused)}: not used by {kind}", "leave out what is named")
+    _refuse_unused_options_of_model(kind, settings, options)
     if kind is Kind.GENERATED:
         target_kind = _target_kind_of_generated(target, settings)
         conversion = CONVERSIONS_OF_GENERATED[target_kind]
@@ -444,6 +451,23 @@ def convert(
         job = _Job(source, target, settings, options, from_format, to_format, progress)
         count = conversion.convert(job)
     return ConversionResult(target_kind, to_format.value, count, conversion.unit)
+
+
+def _refuse_unused_options_of_model(
+    kind: Kind, settings: ConversionSettings, options: ModelOptions
+) -> None:
+    """Raise a UsageError for options of a model where there is none.
+
+    The fields of passages are also those inside the `contents` of a corpus.
+    """
+    if kind is Kind.MODEL:
+        return
+    text = options.text
+    if settings.teacher is not None:
+        text = {}
+    elif kind is Kind.CORPUS or settings.corpus is not None:
+        text = {name: value for name, value in text.items() if name != "fields"}
+    reject_overrides(options.representation, text, why=f"not used by {kind}")
 
 
 def _refuse_options_of_generated(settings: ConversionSettings) -> None:

@@ -12,7 +12,7 @@ from denserk.evaluation.needed_hits import first_hits
 from denserk.evaluation.results import Run
 from denserk.io.detection import detect_run_or_qrels
 from denserk.io.draws import describe_draw, draw_order, record_draw
-from denserk.io.manifest import file_sha256, forget_file
+from denserk.io.manifest import file_sha256
 from denserk.io.pool import PoolRow
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import read_run_scores
@@ -53,7 +53,6 @@ def draw_queries(
     inputs = [*runs, *filter(None, [predicted, sources.topics])]
     drawn_qids = draw_first(qids, settings.draw, settings.seed, query_source)
     pairs = _pairs_to_judge(drawn_qids, hits_of_runs)
-    forget_file(output)
     rows = []
     for qid, docids in pairs.items():
         rows += [PoolRow(qid, docid) for docid in docids]

@@ -135,6 +135,27 @@ class EarlierWork:
         return None if self.copied_vectors is None else self.copied_vectors.folder.manifest
 
 
+@dataclass(frozen=True)
+class Shard:
+    """The texts of the input that are encoded, in numbered blocks."""
+
+    texts: Texts
+    block_size: int
+    start: int  # the first text
+    stop: int | None  # the text behind the last one; None for a stream, which is read to its end
+
+    @property
+    def count(self) -> int | None:
+        """The number of texts; None for a stream."""
+        return None if self.stop is None else self.stop - self.start
+
+    def blocks(self) -> Iterator[tuple[int, Records]]:
+        """Yield the blocks with their numbers, those of a file read ahead."""
+        numbered_blocks = self.texts.blocks(self.block_size, self.start, self.stop)
+        is_stream = self.stop is None
+        return numbered_blocks if is_stream else read_ahead(numbered_blocks)
+
+
 def encode(
     settings: EncodeSettings,
     corpus: CorpusSettings,
@@ -181,6 +202,7 @@ def _encode(
     start, stop = blocks.shard_bounds(
         initial.count, block_size, settings.shard_id, settings.shard_num
     )
+    shard = Shard(texts, block_size, start, stop)
     encoder: AnyEncoder
     if is_served(settings.model):
         encoder = prepare_served_encoder(settings, options, server, earlier)
@@ -189,30 +211,62 @@ def _encode(
     manifest = describe(settings, corpus, given_fields, encoder, block_size)
     if copied_vectors is not None:
         manifest = describe_update(copied_vectors, manifest)
-
-    writer = None  # of a folder; other formats are written in one pass
-    finished_blocks: Finished = {}
     if settings.output_format is VectorFormat.NPY:
-        writer = open_folder(settings, manifest, encoder, initial.resumed_manifest)
-        finished_blocks = dict(writer.finished)  # a copy: the writer adds this run's blocks
-    workers = choose_workers(settings, encoder)
-    block_encoder = BlockEncoder(settings, encoder, finished_blocks, copied_vectors, workers)
-    numbered_blocks = texts.blocks(block_size, start, stop)
-    if settings.source != STREAM:
-        numbered_blocks = read_ahead(numbered_blocks)
-    text_count = None if stop is None else stop - start
-    with track("encoding", text_count, texts.unit) as progress, quick_turns(), gc_frozen():
-        if writer is None:
-            encoded_blocks = block_encoder.encode(numbered_blocks, progress.advance)
-            complete_manifest = replace(manifest, complete=True)
-            write_file(encoded_blocks, settings, encoder.text.fields, complete_manifest)
-            return block_encoder.result
-        write_blocks(block_encoder, numbered_blocks, writer, progress.advance)
+        return _encode_into_folder(settings, shard, encoder, manifest, earlier)
+    return _encode_into_file(settings, shard, encoder, manifest, copied_vectors)
+
+
+def _encode_into_folder(
+    settings: EncodeSettings,
+    shard: Shard,
+    encoder: AnyEncoder,
+    manifest: Manifest,
+    earlier: EarlierWork,
+) -> EncodeResult:
+    """Encode what the folder lacks; finished blocks stay in it."""
+    writer = open_folder(settings, manifest, encoder, earlier.resumed_manifest)
+    finished_blocks = dict(writer.finished)  # a copy: the writer adds this run's blocks
+    block_encoder = BlockEncoder(settings, encoder, finished_blocks, earlier.copied_vectors)
+    with encoding_progress(shard) as advance:
+        write_blocks(block_encoder, shard.blocks(), writer, advance)
         result = finish_folder(settings, encoder, writer, block_encoder.result)
     rank, _ = distributed.world()
     if rank == 0 and not isinstance(encoder, ServedEncoder):
         compiled_queries.keep(encoder)
     return result
+
+
+def _encode_into_file(
+    settings: EncodeSettings,
+    shard: Shard,
+    encoder: AnyEncoder,
+    manifest: Manifest,
+    copied_vectors: EncodedTexts | None,
+) -> EncodeResult:
+    """Encode all texts in one pass, for another tool's format."""
+    block_encoder = BlockEncoder(settings, encoder, {}, copied_vectors)
+    with encoding_progress(shard) as advance:
+        write_file(
+            block_encoder.encode(shard.blocks(), advance),
+            settings,
+            encoder.text.fields,
+            replace(manifest, complete=True),
+        )
+    return block_encoder.result
+
+
+@contextmanager
+def encoding_progress(shard: Shard) -> Iterator[Callable[[int], None]]:
+    """Show the progress of encoding, and let threads work side by side meanwhile.
+
+    Yields the function that is called with numbers of texts that are done.
+    """
+    with (
+        track("encoding", shard.count, shard.texts.unit) as progress,
+        quick_turns(),
+        gc_frozen(),
+    ):
+        yield progress.advance
 
 
 @contextmanager
@@ -570,23 +624,21 @@ def open_folder(
 class BlockEncoder:
     """Encodes this process' blocks; `result` counts its work.
 
-    `finished_blocks` are those that the output had before; `copied_vectors` are of --update;
-    `workers` is the number of threads that tokenize.
+    `finished_blocks` are those that the output had before; `copied_vectors` are of --update.
     """
 
     def __init__(
         self,
         settings: EncodeSettings,
-        encoder: PlannedEncoder,
+        encoder: AnyEncoder,
         finished_blocks: Finished,
         copied_vectors: EncodedTexts | None,
-        workers: int,
     ) -> None:
         self._settings = settings
-        self._encoder = encoder
+        self._encoder: PlannedEncoder = encoder
         self._finished_blocks = finished_blocks
         self._copied_vectors = copied_vectors
-        self._workers = workers
+        self._workers = choose_workers(settings, encoder)
         self._rank, self._processes = distributed.world()
         self.result = EncodeResult(dimension=encoder.dimension)
 

@@ -47,7 +47,7 @@ def evaluate_answers(
     accuracy at 5, 20 and 100.
     """
     settings = settings or evaluation.EvalSettings()
-    measures = _requested_measures(settings)
+    measures = requested_measures(settings)
     _check_usage(runs, settings)
     depth = max(int(measure["cutoff"]) for measure in measures)
     questions = _read_questions(answers, settings)
@@ -70,7 +70,7 @@ def evaluate_answers(
     return run_evaluator.result(results)
 
 
-def _requested_measures(settings: evaluation.EvalSettings) -> Sequence[Measure]:
+def requested_measures(settings: evaluation.EvalSettings) -> Sequence[Measure]:
     """Return the measures that are named, or the default ones, and those with minimum values.
 
     Raise a UsageError for measures that need grades, or more than the first k hits.

@@ -13,7 +13,7 @@ from denserk.index.fused_runs import FusedRuns
 from denserk.index.fusion import Weights
 from denserk.io.files import STREAM, ScratchRecords
 from denserk.io.ir_metadata import describe_run
-from denserk.io.manifest import file_sha256, forget_file
+from denserk.io.manifest import file_sha256
 from denserk.io.outputs import scratch_folder
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import RunLookup, write_run
@@ -46,8 +46,6 @@ def fuse(
         raise UsageError("standard input (-) can be only one of the runs")
     fusion.weights_of(len(paths))  # before anything is read
     run_format = settings.format_of_run(output)
-    if output:
-        forget_file(output)
     with scratch_folder("fuse") as scratch, closing(ScratchRecords(scratch / "hits")) as hits:
         with reading(paths):
             runs = [RunLookup(path, hits) for path in paths]

@@ -27,7 +27,7 @@ from denserk.io import training
 from denserk.io.corpus import PassageTexts, as_searched, read_passages, with_used_fields
 from denserk.io.files import ScratchRecords, display_name
 from denserk.io.known_positives import KnownPositives
-from denserk.io.manifest import Kind, Manifest, describe_file, forget_file
+from denserk.io.manifest import Kind, Manifest, describe_file
 from denserk.io.outputs import scratch_folder
 from denserk.io.qrels import grades_by_query, read_qrels
 from denserk.io.run_lookup import RunByQuery
@@ -41,6 +41,7 @@ from denserk.reporting import track
 from denserk.tasks.mining_guards import Drops, Hit, Ranking, guard_hits, score_guard, text_guard
 from denserk.tasks.teacher_scores import (
     Score,
+    check_teacher,
     load_teacher,
     with_teacher_scores,
     without_random_negatives,
@@ -102,6 +103,7 @@ def mine_negatives(
     `text` holds fields of `TextSettings` that replace those of the teacher; `server` is that of a
     teacher behind a URL.
     """
+    check_teacher(settings.teacher, text, server)  # before long files are read
     corpus = as_searched(paths.corpus, corpus, paths.run)
     if paths.corpus is not None:
         corpus = with_used_fields(paths.corpus, corpus)
@@ -119,7 +121,6 @@ def mine_negatives(
         score = load_teacher(settings.teacher, text, compute, server)
         runs = [RunLookup(path, stored_hits, paths.run_format) for path in paths.run]
         examples = mining.mined_examples(runs, score)  # most of the work is in their iteration
-        forget_file(paths.output)
         training.write_training(
             paths.output, _with_inputs_unchanged(examples, checksums), paths.output_format
         )
@@ -263,6 +264,7 @@ def mine_in_memory(
 
     Queries and the texts of passages wait in temporary files here, too.
     """
+    check_teacher(settings.teacher, text, server)
     with (
         scratch_folder("mining") as scratch,
         closing(ScratchRecords(scratch / "queries")) as stored_examples,

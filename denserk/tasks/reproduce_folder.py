@@ -1,16 +1,14 @@
 """The folder of `denserk reproduce`: what is made again, and what may be removed of it."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from denserk.config.analysis import Step
 from denserk.errors import UsageError
-from denserk.io import manifest as manifests
 from denserk.io.blocks import refuse_other_run
-from denserk.io.files import is_temporary, write_errors
-from denserk.io.manifest import Kind, Manifest, beside, file_sha256, read_manifest, write_manifest
-from denserk.io.outputs import MANIFEST, refuse_occupied, training_folder
+from denserk.io.files import IR_METADATA_SUFFIX, is_temporary, write_errors
+from denserk.io.manifest import Kind, Manifest, file_sha256, started_manifest, write_manifest
+from denserk.io.outputs import MANIFEST, refuse_occupied, remove_folder, training_folder
 
 STEPS = "steps"  # in the contents of the manifest: names of files and folders that were made again
 
@@ -27,15 +25,12 @@ class WorkFolder:
 
     def prepare(self, *, overwrite: bool, resume: bool) -> None:
         """Create the folder; empty or continue one that an earlier `reproduce` made."""
-        is_reproduction = beside(self.path).is_file()
-        if resume and is_reproduction:
-            started = read_manifest(self.path, Kind.REPRODUCTION, unfinished=True)
+        started = started_manifest(self.path, Kind.REPRODUCTION, overwrite=overwrite, resume=resume)
+        if started is not None and resume:
             refuse_other_run(self.path, started, self._manifest, ["run"])
             self._manifest = replace(self._manifest, contents=started.contents)
-        elif overwrite and is_reproduction:
-            self._remove_steps()
-        else:
-            refuse_occupied(self.path, overwrite=False)
+        elif started is not None:
+            self._remove_steps(started)
         with write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         write_manifest(self.path, self._manifest)
@@ -52,26 +47,29 @@ class WorkFolder:
         """Write that all steps were walked."""
         write_manifest(self.path, replace(self._manifest, complete=True))
 
-    def _remove_steps(self) -> None:
-        """Remove the steps; a UsageError if there is anything else."""
-        manifest = read_manifest(self.path, Kind.REPRODUCTION, unfinished=True)
-        steps = [self.path / name for name in manifest.contents.get(STEPS, ())]
-        removable = {self.path / MANIFEST}
+    def _remove_steps(self, started: Manifest) -> None:
+        """Remove the steps of an earlier `reproduce`; a UsageError if there is anything else.
+
+        The manifest stays until it is replaced: a later command knows the folder by it.
+        """
+        steps = [self.path / name for name in started.contents.get(STEPS, ())]
+        removable: set[Path] = set()
         for step in steps:
             removable.add(step)
             removable.add(training_folder(step))
             removable.add(self.path / f"{step.name}.{MANIFEST}")
-            removable.add(self.path / f"{step.name}{manifests.IR_METADATA_SUFFIX}")
+            removable.add(self.path / f"{step.name}{IR_METADATA_SUFFIX}")
             for folder in (step, training_folder(step)):
                 if folder.is_dir():
                     refuse_occupied(folder, overwrite=True)
         for item in self.path.iterdir():
-            if item not in removable and not is_temporary(item):
+            is_known = item in removable or item.name == MANIFEST or is_temporary(item)
+            if not is_known:
                 message = f"{item} is in the way: denserk did not write it"
                 raise UsageError(message, f"choose another output, or remove {self.path} yourself")
         with write_errors(self.path):
             for item in removable:
                 if item.is_dir() and not item.is_symlink():
-                    shutil.rmtree(item)
+                    remove_folder(item)
                 else:
                     item.unlink(missing_ok=True)

@@ -161,7 +161,8 @@ def _search_again(manifest: Manifest, model: str, new_paths: NewPaths, output: s
         output=output,
     )
     settings = from_json(retrieval.SearchSettings, manifest.settings)
-    representation, text = overrides_of(made_from)
+    # vectors of queries were encoded before, by settings that are theirs
+    representation, text = ({}, {}) if encoded_queries else overrides_of(made_from)
     compute = compute_of(made_from, {})
     search(paths, settings, representation, text, compute)
 

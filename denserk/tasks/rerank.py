@@ -25,7 +25,6 @@ from denserk.index.ranking import Hits, Ranking
 from denserk.io.corpus import PassageTexts, as_searched, read_passages, with_used_fields
 from denserk.io.files import STREAM
 from denserk.io.ir_metadata import describe_run
-from denserk.io.manifest import forget_file
 from denserk.io.outputs import scratch_folder
 from denserk.io.runs import read_run, write_run
 from denserk.io.short_texts import first_names
@@ -80,7 +79,6 @@ def rerank(
             texts.find(read_passages(paths.corpus, corpus, given_fields), paths.corpus)
             hint = "name the --corpus that the run was made from"
             texts.require_all(paths.corpus, "the run's hits", hint)
-            forget_file(paths.output)
             with track("reranking", pair_count, "pairs") as progress:
                 rankings = reranker.rankings(run.candidates(), texts, progress.advance)
                 hits = write_run(paths.output, rankings, run_format, settings.tag)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from denserk.config.encoding import NO_SERVER, ComputeSettings, ServerSettings
+from denserk.config.encoding import NO_SERVER, ComputeSettings, ServerSettings, reject_overrides
 from denserk.config.formats import RunFormat
 from denserk.config.options import NOTHING, reject_given
 from denserk.config.retrieval import CollectionSettings, Engine, SearchPaths, SearchSettings
@@ -25,7 +25,7 @@ from denserk.index.searcher import Searcher
 from denserk.io import vectors
 from denserk.io.exclusions import Exclusions, chosen_exclusions, read_exclusions
 from denserk.io.ir_metadata import describe_run
-from denserk.io.manifest import Description, forget_file, model_of
+from denserk.io.manifest import Description, model_of
 from denserk.io.run_columns import RankedWords
 from denserk.io.runs import write_run
 from denserk.io.topics import describe_topics, read_queries
@@ -36,6 +36,7 @@ from denserk.reporting import Progress, track
 logger = logging.getLogger(__name__)
 
 ENCODED_AT_ONCE = 4096  # queries encoded together, sorted by length
+NO_MODEL = "--encoded-queries takes no model"  # why options of a model are rejected
 
 
 @dataclass
@@ -169,10 +170,11 @@ def _prepare_queries(
     of the texts that replace those of the model.
     """
     if opened.bm25 is not None:
-        _refuse_vector_options(paths, opened, server)
+        _refuse_vector_options(paths, opened, overrides, server)
         return PreparedQueries(topics, query_texts)
     if paths.encoded_queries is not None:
-        reject_given(server, why="--encoded-queries takes no model")
+        reject_given(server, why=NO_MODEL)
+        reject_overrides(*overrides, why=NO_MODEL)
         return _read_query_vectors(paths, opened, paths.encoded_queries, topics)
     encoder = load_query_encoder(
         opened,
@@ -203,9 +205,15 @@ def _read_exclusions(
     )
 
 
-def _refuse_vector_options(paths: SearchPaths, opened: OpenedIndex, server: ServerSettings) -> None:
-    """Raise a UsageError for options that name vectors of queries beside a BM25 index."""
+def _refuse_vector_options(
+    paths: SearchPaths,
+    opened: OpenedIndex,
+    overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
+    server: ServerSettings,
+) -> None:
+    """Raise a UsageError for options of vectors of queries beside a BM25 index."""
     reject_given(server, why=f"{opened.name} is a BM25 index")
+    reject_overrides(*overrides, why=f"{opened.name} is a BM25 index")
     if paths.model is not None:
         raise UsageError(f"--model {paths.model}: {opened.name} is a BM25 index")
     if paths.encoded_queries is not None:
@@ -267,7 +275,6 @@ def _write_run(paths: SearchPaths, run_format: RunFormat, session: SearchSession
     searcher = session.searcher
     settings = searcher.settings
     queries = session.prepared.queries
-    forget_file(paths.output)
     started = time.perf_counter()
     with track("searching", len(queries), "queries") as progress:
         result.hits = write_run(

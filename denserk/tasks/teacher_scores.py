@@ -18,6 +18,7 @@ from denserk.config.encoding import (
     ServerSettings,
     is_served,
     refuse_server,
+    reject_overrides,
 )
 from denserk.config.options import NOTHING
 from denserk.config.retrieval import Metric
@@ -33,6 +34,15 @@ SCORED_TOGETHER = 64  # queries whose pairs are sorted by length into batches
 Score = Callable[[Sequence[Query], Sequence[Passage]], NDArray[np.float32]]
 
 
+def check_teacher(name: str | None, text: Mapping[str, Any], server: ServerSettings) -> None:
+    """Raise an error for a teacher that is not there, or for options that need one."""
+    refuse_server(server, name, "--teacher")
+    if name is None:
+        reject_overrides(NOTHING, text, why="only for --teacher")
+    elif not is_served(name):
+        find_model(name)
+
+
 def load_teacher(
     name: str | None,
     text: Mapping[str, Any],
@@ -43,7 +53,6 @@ def load_teacher(
 
     `server` is for an encoder behind a URL.
     """
-    refuse_server(server, name, "--teacher")
     if name is None:
         return None
     if not is_served(name):

@@ -74,8 +74,10 @@ def test_a_folder_is_replaced_only_if_denserk_made_all_of_it_and_it_holds_no_inp
     (foreign / "logs").mkdir(parents=True)
     (foreign / "logs" / "letters.txt").write_text("x")
     before = contents(folder)
+    capfd.readouterr()
     for flag in ([], ["--overwrite"]):
         assert run([*command, "thesis", *flag]) == 2
+        assert "--overwrite" not in capfd.readouterr().err  # which would not help
     assert contents(folder) == before
     assert run([*command, "out"]) == 0
     assert run([*command, "out"]) == 2
@@ -112,6 +114,19 @@ def test_a_broken_list_of_an_export_names_the_file_that_is_not_in_it(folder, lis
     assert run([*command, "--overwrite"]) == 2
     assert "out holds docid, which denserk did not write" in capfd.readouterr().err
     assert contents(folder) == before
+
+
+def test_a_file_that_is_replaced_loses_its_manifest(folder):
+    """It was made from something else."""
+    manifest = Path("a.trec.manifest.json")
+    before = manifest.read_bytes()
+    assert run(["fuse", "b.trec", "absent.trec", "--output", "a.trec", "--overwrite"]) == 2
+    assert manifest.read_bytes() == before
+    assert run(["convert", "b.trec", "a.trec", "--overwrite"]) == 0
+    assert not manifest.exists()
+    manifest.write_text('{"name": "of another tool"}')
+    assert run(["convert", "b.trec", "a.trec", "--overwrite"]) == 0
+    assert manifest.exists()
 
 
 @pytest.mark.parametrize("name", FILES)

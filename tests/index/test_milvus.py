@@ -1,6 +1,7 @@
 import fcntl
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -157,6 +158,21 @@ def test_a_load_is_resumed_where_it_was_stopped(
     assert load(source, database, name, milvus_batch=4, resume=True).count == 60
     assert written_rows == list(range(first_row, 60, 4))
     assert_loaded(database, name)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_load_is_not_resumed_with_other_vectors(database, tmp_path, finished):
+    name = f"other_vectors_{finished}"
+    source = vector_folder(tmp_path / "v", LOADED_IDS, LOADED_VECTORS)
+    if finished:
+        load(source, database, name)
+    else:
+        with pytest.raises(Stopped), stopped_at(2, [(Collection, "write")]):
+            load(source, database, name, milvus_batch=4)
+    shutil.rmtree(source)
+    vector_folder(tmp_path / "v", LOADED_IDS, LOADED_VECTORS + 1)
+    with pytest.raises(MismatchError, match="was encoded again"):
+        load(source, database, name, milvus_batch=4, resume=True)
 
 
 def assert_loaded(database, name):

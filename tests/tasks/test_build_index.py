@@ -139,7 +139,7 @@ def test_inputs_and_outputs_that_are_rejected(vectors, tmp_path):
     assert not (tmp_path / "i").exists()
     (tmp_path / "i").mkdir()
     (tmp_path / "i" / "thesis.txt").write_text("words")
-    with pytest.raises(UsageError, match=r"not empty \(it holds thesis.txt\)"):
+    with pytest.raises(UsageError, match="holds thesis"):
         index(output, vectors, resume=True)
 
 

@@ -16,12 +16,19 @@ from denserk.commands.app import register, run
 from denserk.config.choosing import ChooseSettings, parse_budget
 from denserk.config.encoding import Backend, ComputeSettings, DtypeChoice
 from denserk.config.formats import CorpusSettings
-from denserk.config.retrieval import Bm25Settings
+from denserk.config.retrieval import Bm25Settings, IndexPaths, IndexSettings, IndexType
 from denserk.errors import DenserkError, MismatchError, UsageError
 from denserk.evaluation.choice import Outcome, undecided_sentence
+from denserk.io.manifest import Kind, Manifest, write_manifest
 from denserk.io.runs import read_run_scores
+from denserk.tasks.build_index import build_index
 from denserk.tasks.choose import choose
-from denserk.tasks.choose_candidates import RebuildCommands, SharedInputs, index_checksums
+from denserk.tasks.choose_candidates import (
+    FinetunedEncoder,
+    RebuildCommands,
+    SharedInputs,
+    index_checksums,
+)
 from denserk.tasks.choose_folder import ChoiceFolder
 from denserk.tasks.choose_inputs import RetrieverFactory, parse_candidates
 from tests.docs.test_readme import parse
@@ -394,6 +401,21 @@ def test_a_rough_number_of_queries_is_said_to_be_rough(tmp_path):
     assert undecided_sentence(difference, choice).startswith("very roughly")
 
 
+def test_unfinished_vectors_are_rejected_before_others_are_built(settings, tmp_path):
+    vectors = tmp_path / "vectors"
+    manifest = Manifest(Kind.VECTORS, complete=False)
+    vectors.mkdir()
+    write_manifest(vectors, manifest)
+    with pytest.raises(MismatchError, match="is unfinished"):
+        choose(settings("bm25", str(vectors)))
+    assert not (tmp_path / "choice").exists()
+
+
+def test_training_queries_that_train_nothing_are_a_warning(settings, caplog):
+    choose(settings("good.trec", "bad.trec", train_qrels="train.txt"))
+    assert "--train-qrels train.txt trains nothing" in caplog.text
+
+
 def test_options_of_bm25_need_it_among_the_candidates(settings):
     with pytest.raises(UsageError, match="--language: no candidate is bm25"):
         choose(settings("good.trec", "bad.trec"), bm25=Bm25Settings(language="german"))
@@ -417,6 +439,18 @@ def test_sealed_queries_are_opened_once(settings, tmp_path, caplog):
     assert third.test.opening == 2
     assert len(record.read_text().splitlines()) == 2
     assert "opening number 2" in caplog.text
+
+
+@pytest.mark.parametrize("options", [{"resume": True}, {"overwrite": True}])
+def test_runs_of_opened_queries_are_written_again(settings, tmp_path, options):
+    candidates = ("good.trec", "bad.trec")
+    choose(settings(*candidates, test_qrels="test.txt"))
+    run_file = tmp_path / "choice/test/good.trec"
+    before = run_file.read_bytes()
+    run_file.unlink()
+    choose(settings(*candidates, test_qrels="test.txt", **options))
+    assert run_file.read_bytes() == before
+    assert len((tmp_path / "choice/sealed.jsonl").read_text().splitlines()) == 1
 
 
 @pytest.mark.parametrize("length", [0, 1, 40])
@@ -706,6 +740,27 @@ def test_another_question_is_not_resumed(settings):
         choose(settings("good.trec", "copy.trec", block_size=10, resume=True))
 
 
+@pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": True}])
+@pytest.mark.parametrize("source", ["model", "folder"])
+def test_a_folder_of_something_else_is_rejected_at_once(settings, tmp_path, source, options):
+    if source == "model":
+        shutil.copytree("model", tmp_path / "choice")
+    else:
+        (tmp_path / "choice/letters").mkdir(parents=True)
+    with pytest.raises(UsageError) as raised:
+        choose(settings("good.trec", "copy.trec", **options))
+    assert "--overwrite" not in str(raised.value.hint)
+
+
+def test_an_index_is_no_choice(settings, tmp_path):
+    build_index(
+        IndexPaths(corpus="corpus.jsonl", output=str(tmp_path / "choice")),
+        IndexSettings(type=IndexType.BM25),
+    )
+    with pytest.raises(MismatchError, match="is an index, not a choice"):
+        choose(settings("good.trec", "copy.trec"))
+
+
 def test_overwriting_removes_no_other_files(settings, tmp_path):
     choose(settings("good.trec", "copy.trec"))
     note = tmp_path / "choice/blocks/0001/note.txt"
@@ -749,6 +804,20 @@ def test_a_model_is_fine_tuned_in_the_precision_that_is_asked_for(settings, tmp_
     else:
         assert trained_dtype == "bfloat16"
         assert "--dtype bfloat16" in command
+
+
+def test_a_training_that_did_not_begin_may_have_other_settings(settings, monkeypatch):
+    options: dict[str, Any] = {"train_qrels": "train.txt", "block_size": 40}
+    candidates = ("finetune:model", "good.trec")
+
+    def kill(self):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FinetunedEncoder, "_mine", kill)
+        with pytest.raises(Killed):
+            choose(settings(*candidates, finetune_steps=2, **options))
+    choose(settings(*candidates, finetune_steps=1, overwrite=True, **options))
 
 
 def test_an_index_of_another_corpus_is_not_overwritten(settings, tmp_path):

@@ -125,6 +125,8 @@ def test_topics_say_which_encoded_queries_and_in_which_order(toy, model, flat):
     (toy / "more.tsv").write_text("q1\tx\nq7\ty\n")
     with pytest.raises(InputError, match="no vector for 1 of 2 queries, the first q7"):
         ranked(toy, flat, encoded_queries=encoded, topics=str(toy / "more.tsv"))
+    with pytest.raises(UsageError, match="--query-max-length: --encoded-queries takes no model"):
+        ranked(toy, flat, encoded_queries=encoded, query_max_length=9)
 
 
 def test_bm25_needs_no_model(toy):
@@ -139,6 +141,8 @@ def test_bm25_needs_no_model(toy):
         ranked(toy, folder, ef_search=9)
     with pytest.raises(UsageError, match="--prf average: the index does not return"):
         ranked(toy, folder, prf="average")
+    with pytest.raises(UsageError, match=r"--query-max-length: .* is a BM25 index"):
+        ranked(toy, folder, query_max_length=9)
 
 
 def test_queries_without_hits_are_named(toy, caplog):

@@ -31,7 +31,6 @@ from denserk.io.manifest import (
     read_manifest,
     runs_of,
 )
-from denserk.io.near_paths import no_such_path
 from denserk.io.runs import read_run_scores
 from denserk.io.short_texts import first_names
 from denserk.io.topics import read_queries
@@ -407,8 +406,6 @@ def bm25_hits(
             message = f"{source} answers none of the analysed queries"
             raise MismatchError(message, "give a run of the same queries")
         return run
-    if not Path(source).exists():
-        raise no_such_path(source, f"--bm25 {source}: no such file or folder")
     if not is_bm25(source):
         raise UsageError(
             f"--bm25 {source}: not a BM25 index", "denserk index --type bm25 makes one"

@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,8 @@ from denserk.evaluation.measures import Measure, parse_measures
 from denserk.evaluation.results import Grades
 from denserk.io.exclusions import read_exclusions
 from denserk.io.misses import ALL_TRIED, FOUND, MODEL, TITLES, MissedPassage, write_misses
+from denserk.io.model_files import look_for_model
+from denserk.io.near_paths import no_such_path
 from denserk.io.qrels import read_qrels_map
 from denserk.io.short_texts import first_names
 from denserk.records import Passage
@@ -82,6 +85,7 @@ def analyze_misses(
 ) -> MissesResult:
     """Find the causes of a run's misses, write their table, and measure each change."""
     _refuse_unknown_causes(settings.causes)
+    _refuse_missing_sources(settings)
     measure = _measure(settings)
     origin = origin_of(settings)
     run_hits = read_hits(settings.run)
@@ -136,6 +140,14 @@ def _refuse_unknown_causes(names: Sequence[str]) -> None:
     for name in names:
         if name not in known:
             raise UsageError(f"--set causes: found {name!r}", f"choose among {','.join(known)}")
+
+
+def _refuse_missing_sources(settings: MissesSettings) -> None:
+    """Raise an error for a BM25 or a reranker that is not there, before anything is read."""
+    if settings.bm25 is not None and not Path(settings.bm25).exists():
+        raise no_such_path(settings.bm25, f"--bm25 {settings.bm25}: no such file or folder")
+    if settings.reranker is not None:
+        look_for_model(settings.reranker)
 
 
 def _read_grades(settings: MissesSettings, run_hits: HitsByQuery) -> dict[str, dict[str, int]]:
