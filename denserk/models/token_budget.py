@@ -67,7 +67,7 @@ class TokenBudget:
     def _halve(self, tokens: int, problem: str) -> None:
         """Make batches half as large as one of `tokens` that did not fit."""
         self.tokens = min(self.tokens, tokens) // 2
-        change = f"going on with batches of at most {self.tokens:,} tokens"
+        change = f"continuing with batches of at most {self.tokens:,} tokens"
         if self._option is not None:
             change += f", as with {self._option} {self.tokens}"
         logger.warning(f"{problem}: {change}")

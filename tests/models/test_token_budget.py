@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from denserk.config.encoding import Backend, ComputeSettings, PairSettings, TextSettings
+from denserk.config.encoding import (
+    Backend,
+    ComputeSettings,
+    DtypeChoice,
+    PairSettings,
+    TextSettings,
+)
 from denserk.config.formats import QUERIES, GenerateSettings
 from denserk.config.training import Objective, ObjectiveSettings
 from denserk.data.batches import PairJoiner, plan
@@ -91,8 +97,10 @@ def test_vectors_are_those_of_small_batches(tiny, limited, caplog, side):
 
 def test_vectors_on_a_gpu(tiny_agg, simulated_gpu, limited, caplog):
     folder = tiny_agg()
-    expected = encoder_of(folder, device="cuda").encode_passages(PASSAGES)
-    encoder = encoder_of(folder, device="cuda")
+    # in bfloat16, products of other batches may be rounded otherwise
+    compute = {"device": "cuda", "dtype": DtypeChoice.FLOAT32}
+    expected = encoder_of(folder, **compute).encode_passages(PASSAGES)
+    encoder = encoder_of(folder, **compute)
     limited()
     with patch.object(torch.cuda, "empty_cache") as empty_cache:
         vectors = encoder.encode_passages(PASSAGES)
