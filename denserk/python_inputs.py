@@ -277,14 +277,14 @@ def _id(value: Any, argument: str, record: str) -> str:
     if isinstance(value, np.generic):
         value = value.item()
     try:
-        id = identifier(value, argument, None, record)
+        text = identifier(value, argument, None, record)
     except DenserkError as error:
         raise UsageError(error.message, error.hint) from None
-    if "\0" in id:  # where trec_eval would end the id, and take two passages for one
-        raise UsageError(f"{argument}: found a zero byte in the {record} id {_shown(repr(id))}")
-    if _has_surrogate(id):
-        raise _surrogate_error(id, f"{argument}: found the {record} id")
-    return id
+    if "\0" in text:  # where trec_eval would end the id, and take two passages for one
+        raise UsageError(f"{argument}: found a zero byte in the {record} id {_shown(repr(text))}")
+    if _has_surrogate(text):
+        raise _surrogate_error(text, f"{argument}: found the {record} id")
+    return text
 
 
 def _reject_surrogates(fields: Mapping[str, Any], argument: str, position: int) -> None:

@@ -173,6 +173,17 @@ def shell_path(path: str | Path) -> str:
     return "FILE" if str(path) == STREAM else shlex.quote(str(path))
 
 
+def reject_zero_bytes(lines: bytes, path: str | Path, first_line: int) -> None:
+    """Raise an InputError for lines with a zero byte; the first of them has a number in the file.
+
+    trec_eval would end an id there, and take two passages for one.
+    """
+    position = lines.find(b"\0")
+    if position >= 0:
+        line = first_line + lines.count(b"\n", 0, position)
+        raise InputError(path, line, "a zero byte", "text", "the file is damaged: make it again")
+
+
 def reject_carriage_returns(beginning: bytes, path: str | Path) -> None:
     """Raise an InputError for an input whose lines end with carriage returns alone.
 

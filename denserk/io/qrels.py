@@ -254,6 +254,7 @@ def _qrels_columns(
             width = len(layout.columns)
             if layout.has_header:
                 continue
+        files.reject_zero_bytes(text.encode(), path, line)
         yield _qrels_row(line, text, layout, path)
 
 

@@ -314,6 +314,7 @@ class _RunFile:
                         block += handle.read()
                     block = _without_lines(block, header_lines)
                     first_line += header_lines
+                files.reject_zero_bytes(block, self.path, first_line)
                 if self.is_quoted:
                     block = block.replace(b'"', b"")
                 hits = self._by_column(block, first_line)

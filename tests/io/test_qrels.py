@@ -60,6 +60,7 @@ def test_a_passage_judged_for_several_subtopics_is_written_once(tmp_path, qrels_
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("q1 0 d1 1\nq1 0 d\x00 1\n", "q, line 2: found a zero byte; expected text"),
         ("q 0 d 1\nq d 1", "q, line 2: found 3 columns; expected 4 columns"),
         ("q 0 a b 1", "q, line 1: found 5 columns; expected 4 columns: .* or 3"),
         ("q Q0 d 1 2.5 tag", "q, line 1: found 6 columns"),

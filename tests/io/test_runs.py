@@ -74,7 +74,7 @@ def test_formats(tmp_path, caplog, text, run_format, expected):
         ('{"qid": "q", "docid": "d"}\n', "r, line 1: found the keys qid, docid; expected JSON"),
         ('{"qid": "q", "docid": "d e", "score": 1}\n', "r, line 1: found the passage id 'd e'"),
         ('{"qid": "q", "docid": "d", "score": 1}\n[]\n', "line 2: found JSON that is no object"),
-        (LINE + "q1 Q0 d\x001 2 1.5 tag\nq1 d2\n", "line 3: found 2 columns; expected 6 columns"),
+        (LINE + "q1 Q0 d\x001 2 1.5 tag\n", "r, line 2: found a zero byte; expected text"),
         ("q Q0 d 1 2 t\nq Q0 \udcff 1 2 t\n", r"r, line 2: found a byte that is not UTF-8"),
         ("".join(f"q{i} d 1\n" for i in range(2000)) + "q d x\n", "line 2001: found rank 'x'"),
         (MTEB % '"q": {"d": 1}}, "dev": {"q": {"d": 1}', "r: found a query in two splits"),
