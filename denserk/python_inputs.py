@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from denserk.errors import DenserkError, UsageError
 from denserk.io.json_records import identifier
-from denserk.io.vector_formats import refuse_non_finite
+from denserk.io.vector_formats import reject_non_finite
 from denserk.records import EXCLUDED_IDS, NO_FIELDS, Passage, Query
 
 # Columns of data frames and keys of records: the names that other toolkits use.
@@ -449,7 +449,7 @@ def read_ids(ids: Any, vectors: NDArray[np.float32]) -> list[str]:
     _reject_repeated_ids(names, "ids")
     if len(vectors):
         try:
-            refuse_non_finite("vectors", names, vectors)
+            reject_non_finite("vectors", names, vectors)
         except DenserkError as error:
             error.hint = "give finite numbers that float32 can hold"
             raise

@@ -141,7 +141,7 @@ def beir_file(folder: Path, stem: str) -> Path:
     return files[0]
 
 
-def refuse_missing(data: Path) -> None:
+def reject_missing(data: Path) -> None:
     """Exit with an error if a folder of a collection has no corpus."""
     missing_folders = set()
     for collection in COLLECTIONS:
@@ -155,7 +155,7 @@ def refuse_missing(data: Path) -> None:
 
 def prepare(data: Path, runs: Path) -> None:
     """Link the corpus and the queries of each collection, and write its qrels."""
-    refuse_missing(data)
+    reject_missing(data)
     for collection in COLLECTIONS:
         target = runs / collection.name
         target.mkdir(exist_ok=True)
@@ -278,7 +278,7 @@ def write(folder: Path) -> None:
             records.append(record)
     if not records:
         return
-    refuse_mixed_data(records)
+    reject_mixed_data(records)
     page_text = text_with_tables(PAGE, tables(records))
     columns = list(records[0])
     lines = [[record[column] for column in columns] for record in records]
@@ -301,7 +301,7 @@ def current_record(cell: Cell, runs: Runs, earlier_record: Record | None) -> Rec
     return earlier_record
 
 
-def refuse_mixed_data(records: Sequence[Record]) -> None:
+def reject_mixed_data(records: Sequence[Record]) -> None:
     """Exit if the cells of a collection are of different passages, queries or qrels."""
     digest_by_collection: dict[str, str] = {}
     for record in records:

@@ -227,7 +227,7 @@ def command_of(row: Row, run_sha256: str, records: Mapping[Key, Record]) -> str:
     return ""
 
 
-def refuse_other_command(row: Row, command: str) -> None:
+def reject_other_command(row: Row, command: str) -> None:
     """Exit if a run was not made by the command that makes it today."""
     if command == row.command:
         return
@@ -249,7 +249,7 @@ def missing_commands() -> Iterator[tuple[str, str]]:
         if row.is_published_run or row.run in yielded_runs:
             continue
         if Path(row.run).is_file():
-            refuse_other_command(row, command_of(row, file_sha256(Path(row.run)), records))
+            reject_other_command(row, command_of(row, file_sha256(Path(row.run)), records))
         elif row.model_folder is None or row.model_folder.is_dir():
             yielded_runs.add(row.run)
             yield row.run, row.command
@@ -354,7 +354,7 @@ def write() -> int:
     for row in all_rows():
         if not row.missing_file:
             measured = measure_row(row, records_by_key)
-            refuse_other_command(row, measured.command)
+            reject_other_command(row, measured.command)
             value = measured.value
             records.append(new_record(measured))
             say(row.key, row.published, outcome(value, row))

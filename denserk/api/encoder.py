@@ -100,7 +100,7 @@ class Encoder:
             raise UsageError(f"{self.name} is behind a URL, and not loaded here")
         return encoder
 
-    def _refuse_closed(self) -> None:
+    def _reject_closed(self) -> None:
         """Raise a UsageError if the encoder is closed."""
         _ = self.any_encoder
 
@@ -122,7 +122,7 @@ class Encoder:
         return _load_again, (type(self), self._source, options, encoder.fingerprint)
 
     def __enter__(self) -> Self:
-        self._refuse_closed()
+        self._reject_closed()
         return self
 
     def __exit__(
@@ -144,14 +144,14 @@ class Encoder:
         Returns their number, 0 without a canary.json, as for a model behind a URL. A MismatchError
         names the first stage that differs.
         """
-        from denserk.models.canary import first_difference, refuse_difference
+        from denserk.models.canary import first_difference, reject_difference
         from denserk.models.served_encoder import ServedEncoder
 
         encoder = self.any_encoder
         if isinstance(encoder, ServedEncoder):
             return 0
         comparisons = encoder.compare_with_canary()
-        refuse_difference(first_difference(comparisons), self.name)
+        reject_difference(first_difference(comparisons), self.name)
         return sum(len(comparison.texts) for comparison in comparisons)
 
     def encode_queries(self, queries: "Texts", **options: Unpack[NoOptions]) -> Vectors:
@@ -161,11 +161,11 @@ class Encoder:
         or a DataFrame; the vectors are in their order. `encode_to` reads files.
         """
         encoder = self.any_encoder
-        _refuse_options("Encoder.encode_queries", options)
+        _reject_options("Encoder.encode_queries", options)
         records = read_query_texts(queries)
         with track("encoding queries", len(records), "queries") as progress:
             vectors = _encode_records(encoder, "query", records, progress.advance)
-        self._refuse_non_finite(vectors, "query")
+        self._reject_non_finite(vectors, "query")
         return np.asarray(vectors[0]) if is_single(queries, QUERIES) else vectors
 
     def encode_passages(
@@ -178,11 +178,11 @@ class Encoder:
         `text` has an id or a title, too: without, it might be texts by id. `encode_to` reads files.
         """
         encoder = self.any_encoder
-        _refuse_options("Encoder.encode_passages", options)
+        _reject_options("Encoder.encode_passages", options)
         records = read_passage_texts(passages)
         with track("encoding passages", len(records), "passages") as progress:
             vectors = _encode_records(encoder, "passage", records, progress.advance)
-        self._refuse_non_finite(vectors, "passage")
+        self._reject_non_finite(vectors, "passage")
         vectors_per_passage = encoder.vectors_per_passage
         if vectors_per_passage > 1:
             vectors = vectors.reshape(len(records), vectors_per_passage, -1)
@@ -201,11 +201,11 @@ class Encoder:
 
         The model is loaded a second time, with the options of this encoder.
         """
-        self._refuse_closed()
+        self._reject_closed()
         ENCODE_TO.typed(options)
         return _encode(self._source, output, corpus, topics, {**self._options, **options})
 
-    def _refuse_non_finite(self, vectors: Vectors, side: str) -> None:
+    def _reject_non_finite(self, vectors: Vectors, side: str) -> None:
         """Raise a ModelError if the model encoded a text to something that is no number."""
         is_finite = np.isfinite(vectors).all(axis=1)
         if not is_finite.all():
@@ -214,7 +214,7 @@ class Encoder:
             raise ModelError(message, "check its weights, or encode with dtype='float32'")
 
 
-def _refuse_options(function: str, options: Mapping[str, Any]) -> None:
+def _reject_options(function: str, options: Mapping[str, Any]) -> None:
     """Raise a UsageError for the options of a function that takes none."""
     if not options:
         return

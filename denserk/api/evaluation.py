@@ -111,7 +111,7 @@ def fuse(
             fused.weights = best_weights(fused, measure, read_grades(tune, "tune"))
         run = Run((qid, dict(hits)) for qid, hits in fused.results())
     fused.ranking.report()  # of equal scores
-    _refuse_non_finite(run)
+    _reject_non_finite(run)
     run.weights = fused.weights
     return run
 
@@ -121,7 +121,7 @@ def _qrels_name(qrels: Any) -> str:
     return str(qrels) if is_path(qrels) else IN_MEMORY
 
 
-def _refuse_non_finite(run: Run) -> None:
+def _reject_non_finite(run: Run) -> None:
     """Raise an OutputError for a fused score that is infinite or no number."""
     for qid, hits in run.items():
         for docid, score in hits.items():

@@ -147,7 +147,7 @@ class Index:
             raise UsageError("the index is closed", "open it again: Index.open")
         return self._opened
 
-    def _refuse_closed(self) -> None:
+    def _reject_closed(self) -> None:
         """Raise a UsageError if the index is closed."""
         _ = self.opened
 
@@ -169,7 +169,7 @@ class Index:
         return _restore, (type(self), _files_of(self._scratch.path))
 
     def __enter__(self) -> Self:
-        self._refuse_closed()
+        self._reject_closed()
         return self
 
     def __exit__(
@@ -274,18 +274,18 @@ class Index:
 
     def _read_query_vectors(self, queries: Any) -> Vectors:
         """Return the vectors of queries, which must fit the index."""
-        from denserk.index.query_encoder import refuse_other_queries
+        from denserk.index.query_encoder import reject_other_queries
 
         if self.opened.bm25:
             raise UsageError("a BM25 index is searched with texts, not with vectors")
         vectors = read_vectors(queries, "queries")
-        refuse_other_queries(self.opened, vectors.shape[1], model=None, name="the array of queries")
+        reject_other_queries(self.opened, vectors.shape[1], model=None, name="the array of queries")
         return vectors
 
     def _encode_queries(self, queries: Sequence[Query], model: Any) -> NDArray[Any]:
         """Return the vectors of queries, or their texts for a BM25 index."""
         from denserk.index.bm25 import query_texts
-        from denserk.index.query_encoder import load_query_encoder, refuse_other_queries
+        from denserk.index.query_encoder import load_query_encoder, reject_other_queries
 
         opened = self.opened
         if opened.bm25:
@@ -294,7 +294,7 @@ class Index:
             return query_texts(queries)
         if isinstance(model, Encoder):
             encoder = model.any_encoder
-            refuse_other_queries(opened, model.dimension, encoder.description(), model.name)
+            reject_other_queries(opened, model.dimension, encoder.description(), model.name)
             return encoder.encode_queries(queries)
         if model is not None:
             name = path_text(model, "model")

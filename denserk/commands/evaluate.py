@@ -19,8 +19,8 @@ from denserk.config.encoding import (
     ComputeSettings,
     ModelOptions,
     ServerSettings,
-    refuse_server,
     reject_overrides,
+    reject_server,
 )
 from denserk.config.evaluation import EvalSettings, ReportSources
 from denserk.config.formats import CorpusSettings
@@ -271,7 +271,7 @@ def benchmark(
         check_measures(requested_benchmarks, settings)
         make_runs(paths, make, options, corpus, requested_benchmarks, server)
     else:
-        refuse_server(server, None)
+        reject_server(server, None)
         _reject_model_options(make, options, corpus)
     if is_one_benchmark:
         _evaluate_on_one(paths, requested_benchmarks[0], settings)

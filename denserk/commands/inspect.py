@@ -340,7 +340,7 @@ def _compare_with_canary(model: str, compute: ComputeSettings) -> None:
             "one; cross-encoders have none"
         )
         return
-    from denserk.models.canary import first_difference, refuse_difference
+    from denserk.models.canary import first_difference, reject_difference
     from denserk.models.text_encoder import TextEncoder
 
     if compute.dtype is DtypeChoice.AUTO:  # float32 shows most
@@ -367,7 +367,7 @@ def _compare_with_canary(model: str, compute: ComputeSettings) -> None:
             )
         )
     print_table(("texts", "number", "computed in", "1 - cosine", "at most", "differs"), rows)
-    refuse_difference(first_difference(comparisons), name)
+    reject_difference(first_difference(comparisons), name)
     typer.echo(f"{name} is the model that was saved, by these texts")
 
 

@@ -57,7 +57,7 @@ def pretrain(
         return None
     settings = build(config.PretrainSettings, pretraining)
     run = config.resolve_run(settings, corpus, given)
-    _refuse_taken_output(settings)  # before torch is imported and a model loaded
+    _reject_taken_output(settings)  # before torch is imported and a model loaded
     from denserk.tasks.pretrain import pretrain as task
     from denserk.training.run_folder import log_result
 
@@ -89,7 +89,7 @@ def finetune(
         print_preset(shown_preset(presets.show_preset))
         return None
     run = finetuning.resolve_run(presets.preset, corpus, given)
-    _refuse_taken_output(run.finetune)  # before torch is imported and a model loaded
+    _reject_taken_output(run.finetune)  # before torch is imported and a model loaded
     from denserk.tasks.finetune import finetune as task
     from denserk.training.run_folder import log_result
 
@@ -98,11 +98,11 @@ def finetune(
     return result
 
 
-def _refuse_taken_output(settings: config.PretrainSettings | FinetuneSettings) -> None:
+def _reject_taken_output(settings: config.PretrainSettings | FinetuneSettings) -> None:
     """Raise a UsageError if the output holds what may not be replaced."""
-    from denserk.io.outputs import refuse_occupied
+    from denserk.io.outputs import reject_occupied
 
-    refuse_occupied(settings.output, overwrite=settings.overwrite or settings.resume)
+    reject_occupied(settings.output, overwrite=settings.overwrite or settings.resume)
 
 
 @command(

@@ -336,7 +336,7 @@ class ServerSettings(Settings, kw_only=True):
 NO_SERVER = ServerSettings()
 
 
-def refuse_server(server: ServerSettings, model: str | None, option_name: str = "--model") -> None:
+def reject_server(server: ServerSettings, model: str | None, option_name: str = "--model") -> None:
     """Raise a UsageError for options of a server beside a model that is behind no URL."""
     if is_served(model):
         return

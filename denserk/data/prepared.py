@@ -20,7 +20,7 @@ from denserk.io import manifest
 from denserk.io.files import STREAM
 from denserk.io.manifest import Kind, Manifest
 from denserk.io.outputs import whole_folder
-from denserk.io.unchanged import checksum, refuse_change
+from denserk.io.unchanged import checksum, reject_change
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ def prepare_folder(
         with TemporaryDirectory(dir=unfinished_folder) as scratch:
             contents = write(unfinished_folder, Path(scratch))
         for origin in plan.made_from.values():
-            refuse_change(origin["name"], origin["sha256"])
+            reject_change(origin["name"], origin["sha256"])
         finished_manifest = replace(plan, contents=contents, complete=True)
         manifest.write_manifest(unfinished_folder, finished_manifest)
 

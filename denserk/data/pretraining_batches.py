@@ -125,7 +125,7 @@ def visible_tokens(words: Ids, rate: float, draws: Draws) -> Mask:
     return visible
 
 
-def refuse_generated(tasks: frozenset[MasterTask]) -> None:
+def reject_generated(tasks: frozenset[MasterTask]) -> None:
     """Raise a UsageError if any task is on generated text, of which the corpus has none."""
     generated = sorted(tasks & {MasterTask.DOR, MasterTask.GOR})
     if not generated:
@@ -167,7 +167,7 @@ class PretrainingBatches(ScheduledBatches[PretrainingBatch]):
         }
         if self.objective is PretrainingObjective.MASTER:
             if not store.contents["expanded"]:
-                refuse_generated(self.tasks)
+                reject_generated(self.tasks)
             self.npr = self._npr_kind()
             self.weights = KeywordWeights(store.words, len(store), masking_settings)
 

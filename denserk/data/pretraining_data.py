@@ -178,8 +178,8 @@ class _TextWriter:
             self.expansions = _Expansions(self.run.pretrain.expansions)
         texts = prepared.write_rows(folder / "texts.arrow", self._features(), self._rows())
         if not len(texts):
-            self._refuse_empty()
-        self.expansions.refuse_unused(", ".join(self.sources))
+            self._reject_empty()
+        self.expansions.reject_unused(", ".join(self.sources))
         counts = {name: self.counts[name] for name in ("documents", "empty", "short", "tokens")}
         counts["texts"] = len(texts)
         if self.layout is Layout.PASSAGES:
@@ -205,7 +205,7 @@ class _TextWriter:
             features["expanded"] = Value("bool")
         return Features(features)
 
-    def _refuse_empty(self) -> None:
+    def _reject_empty(self) -> None:
         """Raise an InputError that counts the documents that were left out."""
         counts = self.counts
         documents = f"{counts['documents']:,} documents, {counts['empty']:,} of them without text"
@@ -421,7 +421,7 @@ class _Expansions:
         self._next = next(self._rest, None)
         return expansion
 
-    def refuse_unused(self, sources: str) -> None:
+    def reject_unused(self, sources: str) -> None:
         """Raise an InputError if an expansion was not taken."""
         if self._next is not None:
             raise InputError(

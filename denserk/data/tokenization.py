@@ -92,11 +92,11 @@ def load_tokenizer(folder: Path) -> Any:
             f"{vocabulary_file} holds a tokenizer that makes no tokens of a text",
             "fetch the files of the tokenizer again",
         )
-    _refuse_ids_beyond(config.get("vocab_size"), vocabulary, folder)
+    _reject_ids_beyond(config.get("vocab_size"), vocabulary, folder)
     return tokenizer
 
 
-def _refuse_ids_beyond(model_size: Any, vocabulary: Mapping[str, int], folder: Path) -> None:
+def _reject_ids_beyond(model_size: Any, vocabulary: Mapping[str, int], folder: Path) -> None:
     """Raise a ModelError for a token whose id is beyond the number of the model's tokens."""
     token, largest_id = max(vocabulary.items(), key=itemgetter(1))
     if type(model_size) is int and largest_id >= model_size:

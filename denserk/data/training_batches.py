@@ -143,7 +143,7 @@ class TrainingBatches(ScheduledBatches[Any]):
         self.repeats = settings.fill_negatives is FillNegatives.REPEAT
         items = np.arange(len(store))
         if with_scores:
-            self._refuse_unscored()
+            self._reject_unscored()
             items = self._with_negatives(items)
         items = items_of_run(items, settings)
         super().__init__(store, items, batch_size, settings.seed, **options)
@@ -156,9 +156,9 @@ class TrainingBatches(ScheduledBatches[Any]):
         if needs_negatives and count_without:
             logger.warning(f"queries without a negative get random passages: {count_without:,}")
             self._shared_positives = self._positives_of_equal_queries(items)
-            self._refuse_positives_alone(items)
+            self._reject_positives_alone(items)
 
-    def _refuse_unscored(self) -> None:
+    def _reject_unscored(self) -> None:
         """Raise an InputError if a passage has no teacher's score."""
         store = self.store
         if not store.contents["unscored"]:
@@ -232,7 +232,7 @@ class TrainingBatches(ScheduledBatches[Any]):
                 items_by_hash.setdefault(query_hash, []).append(item)
         return items_by_hash.values()
 
-    def _refuse_positives_alone(self, items: Items) -> None:
+    def _reject_positives_alone(self, items: Items) -> None:
         """Raise an InputError if a query without negatives has all passages as positives."""
         store = self.store
         passage_count = len(store.passages)

@@ -165,10 +165,10 @@ class ExactIndex:
                 unfinished_queries = query_vectors[torch.from_numpy(unfinished)]
                 hits = self._scan(unfinished_queries, no_floors(len(unfinished)), hit_count)
                 scores[unfinished, :hit_count], rows[unfinished, :hit_count] = hits
-        self._refuse_missing(rows[:, :hit_count])
+        self._reject_missing(rows[:, :hit_count])
         return scores, rows
 
-    def _refuse_missing(self, rows: Rows) -> None:
+    def _reject_missing(self, rows: Rows) -> None:
         """Raise a NotFiniteError if a query has fewer hits than (B, K): a passage has no score."""
         for hits in rows[rows[:, -1] < 0]:
             missing = np.setdiff1d(np.arange(self._passages), hits // self._per_passage)
@@ -195,7 +195,7 @@ class ExactIndex:
                     scores, rows = self._scores_of_pairs(block, tile.queries, pairs)
                 else:
                     products = self._products(block, tile.queries)
-                    _refuse_non_finite(products, first)
+                    _reject_non_finite(products, first)
                     products_of_passages = self._by_passage(products)
                     pairs = _pairs(products_of_passages.max(axis=1) >= floors[tile.slice])
                     scores, rows = self._best_of_products(products_of_passages, pairs)
@@ -397,7 +397,7 @@ def _mean(vectors: Tensor, rows: Rows) -> Tensor:
     return torch.zeros_like(mean)
 
 
-def _refuse_non_finite(products: Tensor, first: int) -> None:
+def _reject_non_finite(products: Tensor, first: int) -> None:
     """Raise a NotFiniteError if a score of (n, B) is not finite; its rows count from `first`."""
     # NaN and infinity survive a sum, which takes a fraction of the time of the comparison
     if bool(torch.isfinite(products.sum())):

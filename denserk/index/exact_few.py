@@ -100,7 +100,7 @@ class CpuExactIndex:
             # NaN and infinity survive a sum, which is faster than a look at every score
             sum_is_finite = bool(np.isfinite(scores.sum()))
         if not sum_is_finite:
-            _refuse_non_finite(scores)
+            _reject_non_finite(scores)
         return scores
 
 
@@ -113,7 +113,7 @@ def _negative_distances(
     return distances
 
 
-def _refuse_non_finite(scores: NDArray[np.float32]) -> None:
+def _reject_non_finite(scores: NDArray[np.float32]) -> None:
     """Raise a NotFiniteError for the first row of (B, N) scores in which one is not finite."""
     rows = np.flatnonzero(~np.isfinite(scores).all(axis=0))
     if len(rows):

@@ -95,7 +95,7 @@ class GpuExactIndex:
                 hits = self._best_of_block(products, first_row, depth)
                 best_hits[number] = merged(best_hits[number], hits, depth)
         if not bool(torch.isfinite(sum_of_products)):
-            self._refuse_non_finite(tiles)
+            self._reject_non_finite(tiles)
         scores = torch.cat([hits.scores for hits in best_hits]).cpu().numpy()
         rows = torch.cat([hits.rows for hits in best_hits]).cpu().numpy()
         return in_order(scores, rows)
@@ -138,7 +138,7 @@ class GpuExactIndex:
         rows = first_row + passages * self._per_passage + best_vectors.gather(1, passages)
         return Hits(scores, rows)
 
-    def _refuse_non_finite(self, tiles: tuple[Tensor, ...]) -> None:
+    def _reject_non_finite(self, tiles: tuple[Tensor, ...]) -> None:
         """Raise a NotFiniteError for the first vector with a score that is not finite, if any."""
         for first_row, block in self._blocks():
             for tile in tiles:

@@ -55,7 +55,7 @@ class FaissIndex:
         self._graphs = [index for index in self._indexes if isinstance(index, faiss.IndexHNSW)]
         self._ivfs = [index for index in self._indexes if isinstance(index, faiss.IndexIVF)]
         self._refined = _refined_indexes(self._indexes)
-        self._refuse_damaged_training()
+        self._reject_damaged_training()
         self._gpu_index = _copy_on_gpu(self._index, device)
         if self._gpu_index is not None:
             # the copy on the GPU has refined indexes of its own, whose k_factor is set, too
@@ -115,7 +115,7 @@ class FaissIndex:
     def search(self, queries: Vectors, depth: int) -> tuple[Scores, Rows]:
         """Return the `depth` best rows for each of (B, D) queries, padded."""
         if len(queries) > FEW_QUERIES:
-            self._refuse_damaged_vectors()
+            self._reject_damaged_vectors()
         candidates = int(depth * self._k_factor)  # more than `depth` only in a refined index
         query_vectors = np.ascontiguousarray(queries, dtype=np.float32)
         with self._lock:
@@ -127,7 +127,7 @@ class FaissIndex:
                 scores, rows = self._index.search(query_vectors, depth)
         expected_hits = min(depth, len(self))
         if (rows[:, :expected_hits] < 0).any():  # too few hits: is a damaged vector the reason?
-            self._refuse_damaged_vectors()
+            self._reject_damaged_vectors()
         if self.metric is Metric.L2:
             scores = -scores  # faiss returns distances, and higher scores are closer
         return in_order(scores, rows)
@@ -147,7 +147,7 @@ class FaissIndex:
             nprobe = self._nprobe_of(self._ivfs[0])
             load_faiss().GpuParameterSpace().set_index_parameter(gpu_index, "nprobe", nprobe)
 
-    def _refuse_damaged_training(self) -> None:
+    def _reject_damaged_training(self) -> None:
         """Reject an index whose centroids, codebooks or scales are not finite.
 
         faiss would leave out the passages that they encode without a word.
@@ -166,7 +166,7 @@ class FaissIndex:
                     "the file is damaged: build the index again with --overwrite",
                 )
 
-    def _refuse_damaged_vectors(self) -> None:
+    def _reject_damaged_vectors(self) -> None:
         """Raise a NotFiniteError for the first stored vector that is not finite.
 
         faiss leaves it out of all hits without a word. The vectors are read once: before the first
@@ -177,7 +177,7 @@ class FaissIndex:
             return
         for index in self._indexes:
             if _stores_floats(index):
-                _refuse_not_finite(index)
+                _reject_not_finite(index)
         self._vectors_are_finite.set()
 
     def reconstruct(self, rows: Rows) -> Vectors:
@@ -229,7 +229,7 @@ def _stores_floats(index: Any) -> bool:
     return hasattr(index, "sq") and index.sq.qtype in half_precisions
 
 
-def _refuse_not_finite(index: Any) -> None:
+def _reject_not_finite(index: Any) -> None:
     """Raise a NotFiniteError for the first vector of an index that is not finite."""
     for first_row in range(0, index.ntotal, CHECKED_ROWS):
         count = min(CHECKED_ROWS, index.ntotal - first_row)

@@ -175,7 +175,7 @@ def _merge_ids(names: Sequence[str], vectors_per_passage: int, path: Path) -> No
                 file.writelines(f"{line}\n" for line in part_names(docid, vectors_per_passage))
                 progress.advance()
         # the ledger has hashes alone, and reads the ids again to name one
-        ids.refuse_repeat(partial(_passage_ids, names, vectors_per_passage))
+        ids.reject_repeat(partial(_passage_ids, names, vectors_per_passage))
 
 
 def _passage_ids(names: Iterable[str], vectors_per_passage: int) -> Iterator[str]:

@@ -37,7 +37,7 @@ class FusedRuns:
         self.settings = settings
         self.weights = fusion.weights_of(len(runs))
         self.ranking = Ranking(settings)
-        _refuse_unfit_runs(runs, fusion)
+        _reject_unfit_runs(runs, fusion)
         check_common_queries(runs)
         self.queries = _all_queries(runs)
         _warn_of_missing_queries(runs, self.queries)
@@ -93,7 +93,7 @@ class FusedRuns:
         return fuse_columns(columns, self.fusion, self.weights)
 
 
-def _refuse_unfit_runs(runs: Sequence[RunByQuery], fusion: FusionSettings) -> None:
+def _reject_unfit_runs(runs: Sequence[RunByQuery], fusion: FusionSettings) -> None:
     """Raise an InputError for an empty run, or for ranks where scores are needed."""
     for run in runs:
         if run.format is None:

@@ -11,7 +11,7 @@ from denserk.config.retrieval import Metric
 from denserk.errors import MismatchError, UsageError
 from denserk.io.corpus import IdLedger
 from denserk.io.files import STREAM
-from denserk.io.manifest import Description, Manifest, common_model, refuse_mixed_precision
+from denserk.io.manifest import Description, Manifest, common_model, reject_mixed_precision
 from denserk.io.vector_formats import VectorBlock, Vectors, check_dimension, part_names, write_flat
 from denserk.io.vectors import VectorSource, read_vector_blocks
 from denserk.reporting import Progress, track
@@ -55,7 +55,7 @@ def model_of_sources(sources: Sequence[VectorSource]) -> Description | None:
     """Return the model of all sources; raise an error for several models or precisions."""
     named_manifests = [(source.name, source.manifest) for source in sources]
     model = common_model(named_manifests)
-    refuse_mixed_precision(named_manifests)
+    reject_mixed_precision(named_manifests)
     return model
 
 
@@ -158,7 +158,7 @@ def checked_blocks(sources: Sequence[VectorSource]) -> Iterator[VectorBlock]:
                 yield from block.ids
 
     has_stream = any(source.name == STREAM for source in sources)  # which is read once
-    ledger.refuse_repeat(None if has_stream else all_ids)
+    ledger.reject_repeat(None if has_stream else all_ids)
 
 
 def gather(sources: Sequence[VectorSource], vectors: Path, metric: Metric) -> dict[str, int]:

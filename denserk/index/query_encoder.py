@@ -21,19 +21,19 @@ from denserk.config.encoding import (
     ServerSettings,
     TextSettings,
     is_served,
-    refuse_server,
+    reject_server,
 )
 from denserk.config.options import NOTHING, typed_values
 from denserk.config.retrieval import Metric
 from denserk.errors import MismatchError, UsageError
 from denserk.index.opening import SAME_MODEL, OpenedIndex
 from denserk.io import vectors
-from denserk.io.manifest import Description, metric_of_model, precision_of, refuse_other_model
+from denserk.io.manifest import Description, metric_of_model, precision_of, reject_other_model
 from denserk.io.model_files import can_be_on_hub
 from denserk.models import compiled_queries
 from denserk.models.canary import check_start
 from denserk.models.processor import cpu_computes_in, is_surely_cpu
-from denserk.models.served_encoder import SEARCH_FIELDS, ServedEncoder, refuse_computation
+from denserk.models.served_encoder import SEARCH_FIELDS, ServedEncoder, reject_computation
 from denserk.records import Query
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def load_query_encoder(
     # one query is encoded on one thread; its model is checked by texts one by one, so on one thread
     texts_at_once = 1 if query_count == 1 else 2
     model = name or _model_of_index(opened)
-    refuse_server(server, model)
+    reject_server(server, model)
     if is_served(model):
         return _reach_query_encoder(opened, model, overrides, compute, server, force=force)
     compute = as_index(opened, compute)
@@ -91,7 +91,7 @@ def load_query_encoder(
     compiled = compiled_queries.find(model, like, overrides, compute)
     if compiled is not None:
         description = compiled.description()
-        refuse_other_queries(opened, compiled.dimension, description, compiled.name)
+        reject_other_queries(opened, compiled.dimension, description, compiled.name)
         side = compiled.canary_side()
         check_start(compiled.canary, side, compiled.name, texts_at_once=texts_at_once)
         return compiled
@@ -101,7 +101,7 @@ def load_query_encoder(
     if not force:
         _use_int8_of_index(opened, encoder)
     description = encoder.description()
-    refuse_other_queries(opened, encoder.dimension, description, encoder.name, force=force)
+    reject_other_queries(opened, encoder.dimension, description, encoder.name, force=force)
     side = encoder.canary_side("query")
     try:
         check_start(encoder.canary, side, encoder.name, texts_at_once=texts_at_once)
@@ -123,7 +123,7 @@ def _reach_query_encoder(
     force: bool,
 ) -> ServedEncoder:
     """Reach the server of a model behind a URL, which must still have the model of the index."""
-    refuse_computation(model, compute, SEARCH_FIELDS)
+    reject_computation(model, compute, SEARCH_FIELDS)
     representation, text = overrides
     recorded_url = None
     index_model = opened.model or {}
@@ -133,7 +133,7 @@ def _reach_query_encoder(
             representation = {**(index_model.get("representation") or {}), **representation}
             text = {**_typed_text(index_model.get("text") or {}), **text}
     encoder = ServedEncoder(model, representation, text, compute, server, recorded_url=recorded_url)
-    refuse_other_queries(
+    reject_other_queries(
         opened, encoder.dimension, encoder.description(), encoder.name, force=force
     )
     try:
@@ -269,7 +269,7 @@ def _use_int8_of_index(opened: OpenedIndex, encoder: "TextEncoder") -> None:
     logger.info(f"queries are encoded in float32: {weights.parent} has no {weights.name}")
 
 
-def refuse_other_queries(
+def reject_other_queries(
     opened: OpenedIndex,
     dimension: int,
     model: Description | None,
@@ -300,4 +300,4 @@ def refuse_other_queries(
         # an encoder of queries alone fits the passages of its teacher, whatever its own settings
         model = {**(opened.model or {}), **teacher}
     vectors_in_message = f"{opened.name} and the queries of {name}"
-    refuse_other_model(opened.model, model, vectors_in_message, f"{SAME_MODEL}, or add --force")
+    reject_other_model(opened.model, model, vectors_in_message, f"{SAME_MODEL}, or add --force")

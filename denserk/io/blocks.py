@@ -28,7 +28,7 @@ from denserk.io.manifest import Manifest, differences, file_sha256, write_manife
 from denserk.io.outputs import (
     JOURNAL,
     discard_replaced,
-    refuse_occupied,
+    reject_occupied,
     remove_own_files,
     unfinished_folder,
 )
@@ -62,7 +62,7 @@ class Texts:
         for record in self.read():
             ledger.extend([record[0]])
             yield record
-        ledger.refuse_repeat(None if self.source == STREAM else self._ids, self.unit)
+        ledger.reject_repeat(None if self.source == STREAM else self._ids, self.unit)
 
     def _ids(self) -> Iterator[str]:
         """Read the ids once more, for the error that names a repeated one."""
@@ -156,7 +156,7 @@ def text_hashes(texts: Iterable[Sequence[str]]) -> Hashes:
     return np.frombuffer(b"".join(digests), "S16")
 
 
-def refuse_other_run(
+def reject_other_run(
     output: str | Path,
     started: Manifest,
     current: Manifest,
@@ -315,7 +315,7 @@ class ResumableLines(BlockFolder):
         folder = unfinished_folder(output)
         with write_errors(output):
             if overwrite and folder.exists():
-                refuse_occupied(folder, overwrite=True)
+                reject_occupied(folder, overwrite=True)
                 remove_own_files(folder)
             make_folder(folder)
         super().__init__(folder, manifest)

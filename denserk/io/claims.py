@@ -53,13 +53,13 @@ def claim_outputs(
     `values` are the options by name; those in `file_options` must not be folders. Under torchrun
     only the main process locks. Only one input can be standard input.
     """
-    from denserk.io.files import refuse_folder
+    from denserk.io.files import reject_folder
 
     _check_streams(values)
     files = [values.get(name) for name in file_options]
     for path in (*files, _picture(values)):
         if path:
-            refuse_folder(path)
+            reject_folder(path)
     outputs = _named_outputs(values)
     is_main_process = os.environ.get("RANK", "0") == "0"
     if not outputs or not is_main_process:

@@ -140,7 +140,7 @@ def with_used_fields(source: str, settings: CorpusSettings) -> CorpusSettings:
         return _with_fields_of_file(dataset.path, settings)
     record_paths = corpus_files(dataset.path)
     if not record_paths:
-        _refuse_fields(source, settings)
+        _reject_fields(source, settings)
         return settings
     try:
         return _with_fields_of_file(record_paths[0], settings)
@@ -154,7 +154,7 @@ def _with_fields_of_file(path: str | Path, settings: CorpusSettings) -> CorpusSe
     with files.open_ahead(path, part="corpus") as (data, handle):
         file = _CorpusFile(path, FileHead(data, Path(path).name), handle, settings)
         if not file.has_records:
-            _refuse_fields(path, settings)
+            _reject_fields(path, settings)
             return settings
         rows = file.rows()
         if rows.keys_by_format is not None:
@@ -261,7 +261,7 @@ def _packed_records(folder: Path) -> list[Path]:
 
 def _folder_of_documents(folder: Path, settings: CorpusSettings) -> Iterator[Passage]:
     """Return the passages of a folder of text files, or of documents of TREC."""
-    _refuse_fields(folder, settings)
+    _reject_fields(folder, settings)
     folder_files = text_files.walk(folder)
     text_paths = _text_paths(folder_files.paths, settings)
     if text_paths:
@@ -348,7 +348,7 @@ def _no_corpus(folder: Path) -> DenserkError:
     return UsageError(message, f"{expected}, perhaps with .gz")
 
 
-def _refuse_fields(path: str | Path, settings: CorpusSettings) -> None:
+def _reject_fields(path: str | Path, settings: CorpusSettings) -> None:
     """Raise a UsageError for fields of documents, which have none."""
     named_fields = (settings.text_field, settings.title_field, settings.id_key)
     if any(field is not None for field in named_fields):
@@ -479,7 +479,7 @@ class _CorpusFile(NamedTuple):
 
     def documents(self) -> Iterator[Passage]:
         """Yield the documents of TREC, or the one that the file is."""
-        _refuse_fields(self.path, self.settings)
+        _reject_fields(self.path, self.settings)
         unread_files.reject_binary(self.head.data, self.path, Table.CORPUS)
         if self._format is CorpusFormat.TREC:
             yield from trec_documents.read_documents(self.handle, self.path)
@@ -783,7 +783,7 @@ class IdLedger:
         """Take the next ids."""
         self._hashes.extend(map(hash, docids))
 
-    def refuse_repeat(
+    def reject_repeat(
         self, read_ids: Callable[[], Iterable[str]] | None = None, unit: str = "passages"
     ) -> None:
         """Raise an InputError if an id repeats; `read_ids` returns all ids again, to name it."""

@@ -328,7 +328,7 @@ def flush_written(paths: Iterable[Path]) -> None:
     flush_files(path for path in paths if not is_in_unfinished_folder(path))
 
 
-def refuse_folder(path: str | Path) -> None:
+def reject_folder(path: str | Path) -> None:
     """Raise a UsageError for an output file whose name is that of a folder."""
     if str(path) != STREAM and Path(path).is_dir():
         raise UsageError(f"{path} is a folder; a file is expected", "choose another output")
@@ -345,7 +345,7 @@ def whole_binary(path: str | Path, *, flush: bool = True) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    refuse_folder(path)
+    reject_folder(path)
     target = Path(path)
     temporary = temporary_beside(target)
     flushes = flush and not is_in_unfinished_folder(target)

@@ -64,7 +64,7 @@ def writer_of(path: str | Path, *, around: bool = True) -> Writer | None:
     return None
 
 
-def refuse_being_written(path: str | Path, *, around: bool = True) -> None:
+def reject_being_written(path: str | Path, *, around: bool = True) -> None:
     """Raise a BeingWrittenError if another process writes a file or folder; see `writer_of`."""
     writer = writer_of(path, around=around)
     if writer is not None:
@@ -87,7 +87,7 @@ def locked(output: str | Path, *, replaces: bool = False) -> Iterator[None]:
     missing_folders = [folder for folder in path.parents if not folder.exists()]
     with write_errors(output):
         make_folder(path.parent)
-        _refuse_foreign(path)
+        _reject_foreign(path)
         try:
             lock.acquire(timeout=PATIENCE, poll_interval=PATIENCE / 10)
         except Timeout:
@@ -142,7 +142,7 @@ def _holder(lock: Path) -> Writer:
     return Writer(lines[0].strip(), REPLACES in lines)
 
 
-def _refuse_foreign(path: Path) -> None:
+def _reject_foreign(path: Path) -> None:
     """Raise a UsageError if a file that denserk did not write has the name of a lock."""
     try:
         content = path.read_text("utf-8", "replace")

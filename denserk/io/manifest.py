@@ -30,9 +30,9 @@ from denserk.io.files import (
     readable_path,
     whole_binary,
 )
-from denserk.io.locks import refuse_being_written
+from denserk.io.locks import reject_being_written
 from denserk.io.near_paths import no_such_path
-from denserk.io.outputs import MANIFEST, TAKEN, is_free, refuse_occupied
+from denserk.io.outputs import MANIFEST, TAKEN, is_free, reject_occupied
 from denserk.io.outputs import TRAINING_RECORD as TRAINING_RECORD
 from denserk.io.short_texts import first_names
 from denserk.version import __version__
@@ -333,7 +333,7 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
     """Read the manifest of a folder or file, which must be of a `kind`, and complete by default."""
     manifest_file = beside(path)
     if not os.path.lexists(manifest_file):
-        refuse_being_written(path)
+        reject_being_written(path)
         if not os.path.lexists(path):
             raise no_such_path(path, f"{path}: no such file or folder")
         message = f"{path} has no {MANIFEST}: it is not {kind.noun} that denserk wrote"
@@ -343,7 +343,7 @@ def read_manifest(path: str | Path, kind: Kind, *, unfinished: bool = False) -> 
         message = f"{path} is {manifest.kind.noun}, not {kind.noun}"
         raise MismatchError(message, kind.remedy)
     if not manifest.complete and not unfinished:
-        refuse_being_written(path)
+        reject_being_written(path)
         message = f"{path} is unfinished: the command that writes it was interrupted"
         raise MismatchError(message, "run that command again with --resume")
     return manifest
@@ -363,7 +363,7 @@ def started_manifest(
         if not (overwrite or resume):
             raise UsageError(f"{folder} is not empty: it is {kind.noun}", TAKEN)
         return started
-    refuse_occupied(path, overwrite=True)  # a file, or what denserk did not write
+    reject_occupied(path, overwrite=True)  # a file, or what denserk did not write
     if path.is_dir() and not is_free(path):
         raise UsageError(f"{folder} is not empty, and not {kind.noun}", "choose another --output")
     return None
@@ -526,7 +526,7 @@ def training_files(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
                 yield file
 
 
-def refuse_other_model(
+def reject_other_model(
     model: Description | None, other_model: Description | None, vectors: str, hint: str
 ) -> None:
     """Raise a MismatchError for vectors of two models or encodings, if both are known.
@@ -563,7 +563,7 @@ def common_model(sources: Iterable[tuple[str, Manifest | None]]) -> Description 
     first_name, first_model = models[0]
     for name, model in models[1:]:
         vectors = f"{first_name} and {name}"
-        refuse_other_model(first_model, model, vectors, "index vectors of one model")
+        reject_other_model(first_model, model, vectors, "index vectors of one model")
     if any(model is None for _, model in models):
         return None
     return first_model
@@ -596,7 +596,7 @@ def recorded_dtype(manifest: Manifest) -> Dtype:
     return Dtype(dtype) if dtype in list(Dtype) else Dtype.FLOAT32
 
 
-def refuse_mixed_precision(sources: Sequence[tuple[str, Manifest | None]]) -> None:
+def reject_mixed_precision(sources: Sequence[tuple[str, Manifest | None]]) -> None:
     """Raise a MismatchError if sources, given by name, were computed in different precisions.
 
     The dtype of the stored vectors does not show it: what bfloat16 computed is stored in float32

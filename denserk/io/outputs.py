@@ -172,7 +172,7 @@ def _exported_files(folder: Path) -> list[str]:
     return [name for name in names if isinstance(name, str)]
 
 
-def refuse_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False) -> None:
+def reject_occupied(folder: str | Path, *, overwrite: bool, resume: bool = False) -> None:
     """Raise a UsageError for an output folder whose content may not be replaced or continued."""
     path = Path(folder)
     if path.exists() and not path.is_dir():
@@ -254,7 +254,7 @@ def prepare_folder(
     A `restorable` old folder is put aside until `discard_replaced` removes it, or until a `claim`
     that fails puts it back.
     """
-    refuse_occupied(folder, overwrite=overwrite, resume=resume)
+    reject_occupied(folder, overwrite=overwrite, resume=resume)
     target = real_path(folder)
     with files.write_errors(folder):
         if resume or is_free(target):
@@ -329,7 +329,7 @@ def whole_folder(
     denserk's without a check; `export` records the names of files in another tool's format.
     """
     if not is_part:
-        refuse_occupied(folder, overwrite=overwrite)
+        reject_occupied(folder, overwrite=overwrite)
     target = real_path(folder)
     temporary = _building_folder(target)
     try:
@@ -560,10 +560,10 @@ def claim(
     sources = list(inputs)
     with ExitStack() as locks:
         for target in targets:
-            refuse_inputs(target, sources, resume=resume)
+            reject_inputs(target, sources, resume=resume)
             locks.enter_context(_locked(target, replaces=overwrite and not is_free(target)))
             if not (overwrite or resume):
-                _refuse_existing_file(target)
+                _reject_existing_file(target)
         free_folders = _free_folders(targets)
         try:
             yield
@@ -607,7 +607,7 @@ def _clean_up(
         interruption.kept = ", ".join(map(str, work_paths))
 
 
-def _refuse_existing_file(target: Path) -> None:
+def _reject_existing_file(target: Path) -> None:
     """Raise a UsageError for a file that exists, or that a killed command has started."""
     if target.is_dir():  # judged by the command, which knows what may be in it
         return
@@ -679,7 +679,7 @@ def _resumable_work(target: Path) -> Path | None:
     return None
 
 
-def refuse_inputs(target: Path, inputs: Iterable[Path], *, resume: bool = False) -> None:
+def reject_inputs(target: Path, inputs: Iterable[Path], *, resume: bool = False) -> None:
     """Raise a UsageError for an output that is an input, or a folder that contains one."""
     output = real_path(target)
     for path in inputs:

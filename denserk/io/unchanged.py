@@ -27,7 +27,7 @@ def changed(source: str | Path, change: str = "") -> MismatchError:
     return MismatchError(message, "run the command again when nothing writes to the file any more")
 
 
-def refuse_change(source: str | Path, before: Any) -> None:
+def reject_change(source: str | Path, before: Any) -> None:
     """Raise a MismatchError if an input has another `checksum` than before it was read."""
     if checksum(source) != before:
         raise changed(source)

@@ -51,7 +51,7 @@ class VectorBlock(NamedTuple):
     texts: list[str] | None = None
 
 
-def refuse_non_finite(source: str | Path, ids: Sequence[str], vectors: Vectors) -> None:
+def reject_non_finite(source: str | Path, ids: Sequence[str], vectors: Vectors) -> None:
     """Reject (n * vectors per passage, D) vectors with NaN or infinity, by the first of n ids."""
     finite = np.isfinite(vectors).all(axis=1)
     if finite.all():
@@ -97,7 +97,7 @@ def checked_block(
     if vectors.dtype not in (np.float16, np.float32):
         with np.errstate(over="ignore"):  # what overflows is infinite, and rejected next
             vectors = vectors.astype(np.float32)
-    refuse_non_finite(path, valid_ids, vectors)
+    reject_non_finite(path, valid_ids, vectors)
     return VectorBlock(valid_ids, vectors, texts)
 
 

@@ -37,7 +37,7 @@ from denserk.io.corpus import IdLedger
 from denserk.io.detection import NUMPY, PARQUET, PICKLE, PICKLE_ENDINGS
 from denserk.io.files import STREAM, open_ahead, read_errors, read_file, read_text_lines
 from denserk.io.json_records import dump_json, first_record, identifier
-from denserk.io.locks import refuse_being_written
+from denserk.io.locks import reject_being_written
 from denserk.io.manifest import Kind, Manifest, read_manifest, vectors_per_passage
 from denserk.io.outputs import DOCID, INDEX, JOURNAL, MANIFEST
 from denserk.io.vector_formats import VectorBlock, Vectors, map_array
@@ -93,7 +93,7 @@ class VectorFolderWriter(BlockFolder):
         """Write n ids, (n, D) vectors and hashes of texts; float16 storage rounds to nearest."""
         with np.errstate(over="ignore"):  # what overflows is infinite, and rejected next
             stored = np.ascontiguousarray(vectors, dtype=self._dtype)
-        formats.refuse_non_finite(self._folder, ids, stored)
+        formats.reject_non_finite(self._folder, ids, stored)
         array = BytesIO()  # np.save writes a file through C, which loses the error of a full disk
         np.save(array, stored)
         lines = "".join(f"{docid}\n" for docid in ids).encode("utf-8")
@@ -159,7 +159,7 @@ class VectorFolder:
             with self.version.reading():
                 ids = [line.rstrip() for _, line in read_text_lines(self.ids_of(block))]
             vectors = self.map_block(block)
-            formats.refuse_non_finite(self.folder, ids, vectors)
+            formats.reject_non_finite(self.folder, ids, vectors)
             yield VectorBlock(ids, vectors)
 
     def ids_of(self, block: Block) -> Path:
@@ -306,7 +306,7 @@ def _open_files(folder: Path) -> VectorSource:
     paths = sorted(filter(_may_hold_vectors, folder.iterdir()))
     sources = [_open_file(str(path)) for path in paths]
     if not sources:
-        refuse_being_written(folder)
+        reject_being_written(folder)
         suffixes = ", ".join(SUFFIXES)
         hint = f"a folder that denserk wrote, `index` beside `docid`, or files {suffixes}"
         raise UsageError(f"{folder} holds no vectors", hint)
@@ -404,7 +404,7 @@ def _check_ids(path: Path, count: int | None) -> None:
     ids.extend(read_ids())
     if count is not None and ids.count != count:
         raise InputError(path, None, f"{ids.count:,} ids", f"{count:,} ids", DAMAGED_HINT)
-    ids.refuse_repeat(read_ids, "lines")  # read again only to name a repeated id
+    ids.reject_repeat(read_ids, "lines")  # read again only to name a repeated id
 
 
 def verify_folders(names: Iterable[str]) -> None:

@@ -453,7 +453,7 @@ def check_start(
         return
     started = time.perf_counter()
     comparison = _SideComparison(canary, side)
-    refuse_difference(comparison.token_difference(), name)
+    reject_difference(comparison.token_difference(), name)
     texts = comparison.texts[:START_TEXTS]
     for first in range(0, len(texts), texts_at_once):
         batch = texts[first : first + texts_at_once]
@@ -463,15 +463,15 @@ def check_start(
             return
         if not comparison.are_as_saved(vectors, batch):
             # all texts of the kind show best which stage differs
-            refuse_difference(compare(canary, side).difference, name)
-            refuse_difference(comparison.vector_difference(vectors, batch), name)
+            reject_difference(compare(canary, side).difference, name)
+            reject_difference(comparison.vector_difference(vectors, batch), name)
         batch_ended = time.perf_counter()
         next_batch_seconds = batch_ended - batch_started  # about as long as this one
         if batch_ended - started + next_batch_seconds > seconds:
             return
 
 
-def refuse_difference(difference: Difference | None, name: str) -> None:
+def reject_difference(difference: Difference | None, name: str) -> None:
     """Raise a MismatchError that names the first stage that differs, if one does."""
     if difference is None:
         return

@@ -25,7 +25,7 @@ from denserk.config.options import NOTHING, as_json
 from denserk.data.batches import Pair, PairBatch, PairJoiner, to_device
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import DenserkError, ModelError
-from denserk.io.locks import refuse_being_written
+from denserk.io.locks import reject_being_written
 from denserk.io.model_files import find_model, fingerprint_of, read_json
 from denserk.io.outputs import DENSERK_FILE, MODEL_CONFIG
 from denserk.io.versions import read_whole, reading
@@ -130,7 +130,7 @@ class Reranker(nn.Module):
         return self
 
 
-def _refuse_backbone(config: Any) -> None:
+def _reject_backbone(config: Any) -> None:
     """Raise a ModelError for a backbone without [CLS]."""
     if not architecture_of(config).has_cls:
         raise ModelError(
@@ -161,7 +161,7 @@ def read_reranker(folder: Path) -> Reranker:
     try:
         return read_whole([folder], partial(_read_reranker, folder))
     except DenserkError:  # perhaps of a file that another process is about to write
-        refuse_being_written(folder, around=False)
+        reject_being_written(folder, around=False)
         raise
 
 
@@ -173,7 +173,7 @@ def _read_reranker(folder: Path) -> Reranker:
             "train one (denserk finetune --representation cross-encoder), or name a published one",
         )
     config = checkpoints.read_config(folder)
-    _refuse_backbone(config)
+    _reject_backbone(config)
     if config.num_labels != 1:
         raise ModelError(f"{folder} has {config.num_labels} labels; a reranker has one, the score")
     auto: Any = AutoModelForTokenClassification
@@ -226,7 +226,7 @@ def _with_new_head(folder: Path, seed: int) -> Reranker:
     if not stored.shared:
         hint = f"start from {encoder.folder}"
         raise ModelError(f"{folder} has separate encoders of queries and passages", hint)
-    _refuse_backbone(encoder.config)
+    _reject_backbone(encoder.config)
     logger.info("new, from random weights: the linear layer that scores [CLS]")
     config = copy.deepcopy(encoder.config)
     config.num_labels = 1

@@ -14,11 +14,11 @@ from denserk.config.encoding import (
     ServerSettings,
     TextSettings,
     is_served,
-    refuse_server,
+    reject_server,
 )
 from denserk.config.retrieval import Metric
 from denserk.models.embeddings_client import Advance
-from denserk.models.served_encoder import ServedEncoder, refuse_computation
+from denserk.models.served_encoder import ServedEncoder, reject_computation
 from denserk.records import Passage, Query
 
 if TYPE_CHECKING:  # slow to import
@@ -79,9 +79,9 @@ def load_any_encoder(
 
     `option` is the one that names the model.
     """
-    refuse_server(server, model, option)
+    reject_server(server, model, option)
     if is_served(model):
-        refuse_computation(model, compute)
+        reject_computation(model, compute)
         return ServedEncoder(model, representation, text, compute, server)
     from denserk.models.text_encoder import TextEncoder
 

@@ -85,7 +85,7 @@ def convert_model(
             recorded = read_json(target / DENSERK_FILE)
             write_json(target / DENSERK_FILE, {**recorded, "average_of": fingerprints})
         return
-    _refuse_layout(layout, query, passage)
+    _reject_layout(layout, query, passage)
     settings = passage.settings
     logger.info(
         f"{layout} does not record agg-kind {settings.agg_kind}, agg-dim {settings.agg_dim}, "
@@ -187,7 +187,7 @@ def _average(sides: Sequence[Encoder], stored: StoredModel, names: Sequence[str]
     return fingerprints
 
 
-def _refuse_layout(layout: encoding.ModelLayout, query: Encoder, passage: Encoder) -> None:
+def _reject_layout(layout: encoding.ModelLayout, query: Encoder, passage: Encoder) -> None:
     """Raise a ModelError that names all that a published Aggretriever layout cannot hold."""
     is_pyserini = layout is encoding.ModelLayout.AGGRETRIEVER_PYSERINI
     assumed_settings = PYSERINI if is_pyserini else AGGRETRIEVER

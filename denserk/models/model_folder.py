@@ -21,7 +21,7 @@ from denserk.config.values import as_type
 from denserk.data.tokenization import TextTokenizer, load_tokenizer
 from denserk.errors import DenserkError, InputError, ModelError, UsageError
 from denserk.io.canary import Canary, read_canary
-from denserk.io.locks import refuse_being_written
+from denserk.io.locks import reject_being_written
 from denserk.io.manifest import check
 from denserk.io.model_files import TERM_WEIGHT_FILE, fingerprint_of, read_json, require_model
 from denserk.io.outputs import DENSERK_FILE
@@ -158,7 +158,7 @@ class StoredEncoder:
 
     def build(self, settings: RepresentationSettings, *, train: bool = False) -> Encoder:
         """Build the encoder; missing weights are a ModelError, or to `train` initialised."""
-        self._refuse_representation(settings.representation)
+        self._reject_representation(settings.representation)
         with_head = needs_mlm_head(settings)
         if with_head and self.architecture.transform is None:
             raise ModelError(
@@ -184,7 +184,7 @@ class StoredEncoder:
         self._fill_heads(encoder, train=train)
         return encoder.train(train)
 
-    def _refuse_representation(self, representation: Representation) -> None:
+    def _reject_representation(self, representation: Representation) -> None:
         """Raise a ModelError for a representation that the backbone does not have."""
         if representation is Representation.CROSS_ENCODER:
             raise ModelError(
@@ -472,7 +472,7 @@ def _read_one_version(folder: Path) -> StoredModel:
     try:
         return replace(_read_folder(folder), version=version)
     except DenserkError:  # perhaps of a file that another process is about to write
-        refuse_being_written(folder, around=False)
+        reject_being_written(folder, around=False)
         raise
 
 

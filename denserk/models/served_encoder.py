@@ -105,7 +105,7 @@ class ServedEncoder:
         self.fingerprint = fingerprint_of_name(name)
         self.representation = build(RepresentationSettings, representation)
         self.text = build(TextSettings, text)
-        refuse_settings_of_the_server(name, self.representation, self.text)
+        reject_settings_of_the_server(name, self.representation, self.text)
         url = parse_server_url(base_url)
         self.url = url.public
         self._client = EmbeddingsClient(
@@ -221,7 +221,7 @@ def fingerprint_of_name(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()
 
 
-def refuse_settings_of_the_server(
+def reject_settings_of_the_server(
     name: str, representation: RepresentationSettings, text: TextSettings
 ) -> None:
     """Raise a UsageError for given settings that only the server has."""
@@ -240,7 +240,7 @@ def refuse_settings_of_the_server(
         )
 
 
-def refuse_computation(
+def reject_computation(
     name: str, compute: ComputeSettings, allowed: Sequence[str] = COMPUTE_FIELDS
 ) -> None:
     """Raise a UsageError for given settings of a computation that the server does."""

@@ -136,8 +136,8 @@ class Guard:
         response = _Response(send)
         try:
             headers = _headers_of(scope)
-            self._refuse_other_sites(headers)
-            self._refuse_large(scope, headers)
+            self._reject_other_sites(headers)
+            self._reject_large(scope, headers)
             await self._app(scope, receive, response.send)
         except RequestError as error:
             await response.send_error(error)
@@ -149,7 +149,7 @@ class Guard:
             await response.send_error(INTERNAL_ERROR)
         self._note(scope, response.status, time.perf_counter() - started)
 
-    def _refuse_other_sites(self, headers: Mapping[str, str]) -> None:
+    def _reject_other_sites(self, headers: Mapping[str, str]) -> None:
         """Raise a RequestError for a request by another name, or of a page of another site."""
         host = headers.get("host")
         if not self._names.allow(host):
@@ -162,7 +162,7 @@ class Guard:
         if is_cross_site and headers.get("sec-fetch-mode") != "navigate":
             raise RequestError(403, "Requests of other sites are rejected")
 
-    def _refuse_large(self, scope: Scope, headers: Mapping[str, str]) -> None:
+    def _reject_large(self, scope: Scope, headers: Mapping[str, str]) -> None:
         """Raise a RequestError for an address or a body that is too large."""
         target_length = len(scope.get("raw_path") or b"") + len(scope["query_string"])
         if target_length > LONGEST_TARGET:

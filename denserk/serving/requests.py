@@ -158,7 +158,7 @@ def _fusion_of(
     return FusionSettings(method=chosen_method, weights=tuple(weights))
 
 
-def refuse_unknown(parameters: Mapping[str, str], known: AbstractSet[str]) -> None:
+def reject_unknown(parameters: Mapping[str, str], known: AbstractSet[str]) -> None:
     """Raise a RequestError for a parameter that there is not."""
     for name in parameters:
         if name not in known:

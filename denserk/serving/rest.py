@@ -30,7 +30,7 @@ from denserk.serving.requests import (
     read_integer,
     read_number,
     read_weights,
-    refuse_unknown,
+    reject_unknown,
 )
 from denserk.version import __version__
 
@@ -63,10 +63,10 @@ class RestInterface:
         token = request.path_params["index"]
         indexes = self._limits.read_indexes(token)
         parameters = request.query_params
-        refuse_unknown(parameters, SEARCH_PARAMETERS)
+        reject_unknown(parameters, SEARCH_PARAMETERS)
         shape = _DocumentShape.read(parameters)
         has_highlights = read_boolean(parameters, "highlight") or False
-        self._refuse_other_bm25(
+        self._reject_other_bm25(
             indexes, read_number(parameters, "k1"), read_number(parameters, "b")
         )
         search_request = self._limits.search_request(
@@ -98,7 +98,7 @@ class RestInterface:
         docid = request.path_params["docid"]
         indexes = self._limits.read_indexes(token)
         parameters = request.query_params
-        refuse_unknown(parameters, DOCUMENT_PARAMETERS)
+        reject_unknown(parameters, DOCUMENT_PARAMETERS)
         shape = _DocumentShape.read(parameters)
         if not docid.strip():
             raise RequestError(400, "Path parameter 'docid' is required")
@@ -140,7 +140,7 @@ class RestInterface:
         """Answer with the description of the interface, as JSON."""
         return JSONResponse(openapi_document())
 
-    def _refuse_other_bm25(
+    def _reject_other_bm25(
         self, indexes: tuple[str, ...], k1: float | None, b: float | None
     ) -> None:
         """Raise a RequestError for `k1` or `b` that an index was not built with.

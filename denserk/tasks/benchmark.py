@@ -29,7 +29,7 @@ from denserk.evaluation.benchmarks import published_by, run_in_folder
 from denserk.evaluation.evaluator import short_names
 from denserk.evaluation.results import BenchmarksResult, EvaluationResult, PublishedRow
 from denserk.io import manifest as manifests
-from denserk.io.blocks import refuse_other_run
+from denserk.io.blocks import reject_other_run
 from denserk.io.data_sets import find_parts
 from denserk.io.durability import flush_names
 from denserk.io.exclusions import listed_exclusions
@@ -97,7 +97,7 @@ class RunMaker:
         corpus: CorpusSettings,
         server: encoding.ServerSettings,
     ) -> None:
-        encoding.refuse_server(server, paths.model)
+        encoding.reject_server(server, paths.model)
         self._server = server
         self._output = Path(paths.output or "")
         self._settings = settings
@@ -227,7 +227,7 @@ class RunMaker:
             self._choose_precision(resumed, self._stored_model)
         manifest = self._unfinished_manifest()
         if resumed is not None:
-            refuse_other_run(self._output, resumed, manifest, ["model"])
+            reject_other_run(self._output, resumed, manifest, ["model"])
         elif earlier is not None:
             self._remove_runs()
         with write_errors(self._output):
@@ -372,7 +372,7 @@ def _evaluate_beside(
 ) -> EvaluationResult:
     """Evaluate runs on one benchmark, by the measures of published rows, too."""
     for run in runs:
-        _refuse_other_benchmark(run, benchmark)
+        _reject_other_benchmark(run, benchmark)
     settings = _settings_of(benchmark, settings, published_rows)
     if benchmark.exclude_listed:
         parts = find_parts([benchmark], ["qrels", "topics"])[benchmark.name]
@@ -416,7 +416,7 @@ def without_docids(hits: Mapping[str, float], docids: AbstractSet[str]) -> dict[
     return {docid: score for docid, score in hits.items() if docid not in docids}
 
 
-def _refuse_other_benchmark(run: str, benchmark: Benchmark) -> None:
+def _reject_other_benchmark(run: str, benchmark: Benchmark) -> None:
     """Raise a MismatchError if a run was made for another benchmark, by its manifest."""
     corpus = benchmark.corpus.name
     origin = None

@@ -61,7 +61,7 @@ def build_collection(
 ) -> IndexResult:
     """Load vectors into a collection of Milvus, or resume an interrupted load."""
     started = time.perf_counter()
-    _refuse_other_options(paths, settings)
+    _reject_other_options(paths, settings)
     if paths.verify:
         verify_folders(expanded(paths.input))
     sources = open_sources(paths.input, paths.allow_pickle)
@@ -84,7 +84,7 @@ def build_collection(
     )
 
 
-def _refuse_other_options(paths: IndexPaths, settings: IndexSettings) -> None:
+def _reject_other_options(paths: IndexPaths, settings: IndexSettings) -> None:
     """Raise a UsageError for options that have no effect on a collection."""
     names = {*given_fields(settings), *given_fields(paths)}
     for name in sorted(names - COLLECTION_FIELDS):

@@ -54,7 +54,7 @@ from denserk.io import manifest
 from denserk.io.blocks import Texts
 from denserk.io.control_vectors import CONTROL_FILE
 from denserk.io.corpus import read_passages, with_used_fields
-from denserk.io.outputs import MANIFEST, named_paths, refuse_inputs, whole_folder
+from denserk.io.outputs import MANIFEST, named_paths, reject_inputs, whole_folder
 from denserk.io.vector_formats import is_flat, map_flat
 from denserk.io.vectors import INT8_MODEL, INT8_WEIGHTS, read_vector_blocks, verify_folders
 from denserk.io.versions import Versions
@@ -109,7 +109,7 @@ def build_index(
     started = time.perf_counter()
     _check_inputs(paths, settings)
     inputs = expanded(paths.input) if paths.input else [paths.corpus or ""]
-    refuse_inputs(Path(paths.output), named_paths(inputs, paths.trained_as), resume=paths.resume)
+    reject_inputs(Path(paths.output), named_paths(inputs, paths.trained_as), resume=paths.resume)
     folders = list(inputs)
     for folder in (paths.trained_as, settings.encoded_queries):
         if folder:
@@ -348,7 +348,7 @@ class MergePlan(Plan):
             indexes.append({"name": name, "sha256": folder_manifest.contents["sha256"]})
             vectors += folder_manifest.made_from.get("vectors", [])
         model = manifest.common_model(self._folders.manifests)
-        manifest.refuse_mixed_precision(self._folders.manifests)
+        manifest.reject_mixed_precision(self._folders.manifests)
         self.made_from = {"indexes": indexes, "vectors": vectors, "model": model}
         trained_settings = self._folders.template.complete_settings(settings)
         self.recorded_settings = as_json(with_engine_and_metric(trained_settings))
@@ -388,7 +388,7 @@ class VectorsPlan(Plan):
         self._sources = open_sources(inputs, paths.allow_pickle)
         model = model_of_sources(self._sources)
         if self._template is not None:
-            self._refuse_other_training(self._template, model)
+            self._reject_other_training(self._template, model)
         self.made_from = self._origin(model)
         self._settings = with_engine_and_metric(with_metric_of_model(settings, model))
         self.recorded_settings = as_json(self._settings)
@@ -409,14 +409,14 @@ class VectorsPlan(Plan):
             origin["trained_as"] = {"name": self._template.name, "sha256": self._template.sha256}
         return origin
 
-    def _refuse_other_training(
+    def _reject_other_training(
         self, template: faiss_templates.Template, model: manifest.Description | None
     ) -> None:
         """Raise an error if a template was trained on vectors of another model."""
         compared = f"the index {template.name} and the vectors {self._sources[0].name}"
         hint = "fill what was trained on vectors of the same model"
         template_model = manifest.model_of(template.manifest)
-        manifest.refuse_other_model(template_model, model, compared, hint)
+        manifest.reject_other_model(template_model, model, compared, hint)
 
     def _check_size(self) -> None:
         """Log the size of the vectors and check the memory for them, if their number is known.
@@ -481,7 +481,7 @@ def _read_tuning_queries(
         raise UsageError(message, "give a --type")
     source = read_vector_blocks(name)
     query_model = manifest.model_of(source.manifest)
-    manifest.refuse_other_model(model, query_model, f"the vectors and {name}", "use one model")
+    manifest.reject_other_model(model, query_model, f"the vectors and {name}", "use one model")
     return np.concatenate([block.vectors.astype(np.float32) for block in source.blocks()])
 
 

@@ -41,7 +41,7 @@ from denserk.tasks.choose_inputs import (
     parse_candidates,
     read_judged_queries,
     read_run_files,
-    refuse_overlap,
+    reject_overlap,
     warn_of_unused_training,
     without_shared,
 )
@@ -152,7 +152,7 @@ def _read_queries(settings: ChooseSettings) -> QueriesByPurpose:
     if settings.test_qrels is not None:
         topics = settings.test_topics or settings.topics
         test = read_judged_queries(topics, settings.test_qrels, settings)
-        refuse_overlap(deciding, test, "test queries must not decide")
+        reject_overlap(deciding, test, "test queries must not decide")
     training = None
     if settings.train_qrels is not None:
         training = _read_training_queries(settings, settings.train_qrels, deciding, test)
@@ -172,9 +172,9 @@ def _read_training_queries(
         "--set drop-shared-training=yes"
     )
     reason = "what a model was trained on says nothing about new queries"
-    refuse_overlap(deciding, training, reason, hint)
+    reject_overlap(deciding, training, reason, hint)
     if test is not None:
-        refuse_overlap(training, test, "test queries must not train a model", hint)
+        reject_overlap(training, test, "test queries must not train a model", hint)
     return training
 
 

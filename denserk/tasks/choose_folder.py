@@ -29,7 +29,7 @@ from denserk.errors import InputError, MismatchError
 from denserk.evaluation.choice import TestOpening
 from denserk.evaluation.results import Grades
 from denserk.index.ranking import Hits
-from denserk.io.blocks import refuse_other_run, texts_sha256
+from denserk.io.blocks import reject_other_run, texts_sha256
 from denserk.io.files import read_file, whole_binary, write_errors
 from denserk.io.ir_metadata import describe_run
 from denserk.io.manifest import Description, Kind, Manifest, started_manifest, write_manifest
@@ -84,15 +84,15 @@ class ChoiceFolder:
             self.path, Kind.CHOICE, overwrite=self._overwrite, resume=self._resume
         )
         if started is not None and self._resume:
-            refuse_other_run(self.path, started, self._manifest, QUERIES)
-            self._refuse_changed_inputs(started)
+            reject_other_run(self.path, started, self._manifest, QUERIES)
+            self._reject_changed_inputs(started)
         elif started is not None:
             self._remove_results(started)
         with write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
         write_manifest(self.path, self._manifest)
 
-    def _refuse_changed_inputs(self, started: Manifest) -> None:
+    def _reject_changed_inputs(self, started: Manifest) -> None:
         """Raise a MismatchError if an index or a reranker is another one than at the start."""
         inputs_at_start = started.made_from.get(EXISTING_INPUTS, {})  # absent in older folders
         changes = []

@@ -19,7 +19,7 @@ from denserk.config.candidate_expressions import (
     parse_candidate,
 )
 from denserk.config.choosing import ChooseSettings
-from denserk.config.encoding import PUBLISHED, ServerSettings, is_served, refuse_server
+from denserk.config.encoding import PUBLISHED, ServerSettings, is_served, reject_server
 from denserk.config.formats import CorpusSettings
 from denserk.config.formats import Kind as FileKind
 from denserk.config.options import reject_given
@@ -93,7 +93,7 @@ def parse_candidates(settings: ChooseSettings) -> list[Candidate]:
     candidates = [_parse(text) for text in settings.expressions]
     near_retrievers: list[str] = []
     for name in _names_of_candidates(candidates):
-        _refuse_misspelled(name)
+        _reject_misspelled(name)
         near_retrievers += _near_retrievers(name)
     if len(candidates) < 2:
         message = f"one candidate, {candidates[0].label}: there is nothing to choose from"
@@ -121,7 +121,7 @@ def _parse(text: str) -> Candidate:
     return candidate
 
 
-def _refuse_misspelled(name: str) -> None:
+def _reject_misspelled(name: str) -> None:
     """Raise a UsageError for a list between commas, and for a name like bm25, which no model has.
 
     The names of models that are like others are looked up first.
@@ -216,7 +216,7 @@ def check_server(
                 "add --base-url, for example http://localhost:8000/v1",
             )
     elif not any(_is_served_index(name) for name in names):
-        refuse_server(server, names[0], "--candidates")
+        reject_server(server, names[0], "--candidates")
 
 
 def _is_served_index(name: str) -> bool:
@@ -456,7 +456,7 @@ def check_judged_passages(
         )
 
 
-def refuse_overlap(
+def reject_overlap(
     queries: JudgedQueries,
     others: JudgedQueries,
     reason: str,
@@ -545,13 +545,13 @@ def read_run_files(
         run_file.check_queries([query.qid for query in queries.queries], queries.qrels)
         run_file.warn_of_unjudged_hits(queries.judgments)
         if test_queries is not None:
-            _refuse_shared_ids(run_file.path, queries, test_queries)
+            _reject_shared_ids(run_file.path, queries, test_queries)
             test_qids = [query.qid for query in test_queries.queries]
             run_file.check_queries(test_qids, test_queries.qrels)
     return [file_sha256(path) for path in run_files]
 
 
-def _refuse_shared_ids(run: str, queries: JudgedQueries, test_queries: JudgedQueries) -> None:
+def _reject_shared_ids(run: str, queries: JudgedQueries, test_queries: JudgedQueries) -> None:
     """Raise a MismatchError if a run cannot tell test queries from those that decide."""
     qids = {query.qid for query in queries.queries}
     shared_qids = [query.qid for query in test_queries.queries if query.qid in qids]

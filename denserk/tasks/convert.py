@@ -41,13 +41,13 @@ from denserk.io import clicks, corpus, generated, runs, topics, training
 from denserk.io import manifest as manifests
 from denserk.io.blocks import Block
 from denserk.io.detection import detect_kind, kind_of_name, possible_kinds
-from denserk.io.files import STREAM, display_name, refuse_folder
+from denserk.io.files import STREAM, display_name, reject_folder
 from denserk.io.known_positives import without_known_positives
 from denserk.io.outputs import whole_folder
 from denserk.io.pretraining_text import append_queries
 from denserk.io.qrels import WRITTEN_QRELS, read_qrels, write_qrels
 from denserk.io.short_texts import first_names
-from denserk.io.unchanged import checksum, refuse_change
+from denserk.io.unchanged import checksum, reject_change
 from denserk.io.vector_formats import VectorBlock, is_single_file, write_vectors
 from denserk.io.vectors import VectorFolderWriter, VectorSource, read_vector_blocks
 from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
@@ -116,7 +116,7 @@ def _distinct_passages(job: _Job) -> Iterator[Passage]:
         for passage in corpus.read_passages(job.source, settings, fields):
             yield passage.docid
 
-    ledger.refuse_repeat(None if job.source == STREAM else read_ids)
+    ledger.reject_repeat(None if job.source == STREAM else read_ids)
 
 
 def _corpus_settings(job: _Job, corpus_format: CorpusFormat | None) -> CorpusSettings:
@@ -168,12 +168,12 @@ def _convert_qrels(job: _Job) -> int:
     if clicks.is_click_log(job.source, job.from_format):
         qrels = clicks.clicked_qrels(job.source, job.settings.click_grades)
     else:
-        _refuse_click_grades(job)
+        _reject_click_grades(job)
         qrels = read_qrels(job.source, job.from_format)
     return write_qrels(job.target, job.counted(qrels), job.to_format)
 
 
-def _refuse_click_grades(job: _Job) -> None:
+def _reject_click_grades(job: _Job) -> None:
     """Raise a UsageError for thresholds of clicks where the source is no click log."""
     hint = "--from clicks reads one from standard input" if job.source == STREAM else None
     reject_given(job.settings, why=f"{job.source} is no click log", hint=hint, among="click_grades")
@@ -183,7 +183,7 @@ def _read_examples(job: _Job) -> Iterator[TrainingExample]:
     """Return training examples, those of a click log with the clicked passages as positives."""
     if clicks.is_click_log(job.source, job.from_format):
         return clicks.clicked_examples(job.source, job.settings.click_grades)
-    _refuse_click_grades(job)
+    _reject_click_grades(job)
     return training.read_training(job.source, job.from_format)
 
 
@@ -269,7 +269,7 @@ def _examples_with_texts(job: _Job) -> Iterator[TrainingExample]:
             positives=tuple(_with_text(candidate, passages) for candidate in example.positives),
             negatives=tuple(_with_text(candidate, passages) for candidate in example.negatives),
         )
-    refuse_change(job.source, source_checksum)
+    reject_change(job.source, source_checksum)
 
 
 def _ids_without_text(examples: Iterable[TrainingExample]) -> tuple[set[str], set[str]]:
@@ -431,7 +431,7 @@ def convert(
     unused = unused_options(kind, settings)
     if unused:
         raise UsageError(f"{', '.join(unused)}: not used by {kind}", "leave out what is named")
-    _refuse_unused_options_of_model(kind, settings, options)
+    _reject_unused_options_of_model(kind, settings, options)
     if kind is Kind.GENERATED:
         target_kind = _target_kind_of_generated(target, settings)
         conversion = CONVERSIONS_OF_GENERATED[target_kind]
@@ -440,9 +440,9 @@ def convert(
         conversion = CONVERSIONS[kind]
     to_format = _target_format(target, target_kind, settings.to_format, source_kind=kind)
     if _writes_file(kind, to_format):
-        refuse_folder(target)
+        reject_folder(target)
     if kind is Kind.GENERATED:
-        _refuse_options_of_generated(settings)
+        _reject_options_of_generated(settings)
     from_format = None
     if settings.from_format is not None:
         formats_of_kind = type(to_format)  # also those that are only read
@@ -453,7 +453,7 @@ def convert(
     return ConversionResult(target_kind, to_format.value, count, conversion.unit)
 
 
-def _refuse_unused_options_of_model(
+def _reject_unused_options_of_model(
     kind: Kind, settings: ConversionSettings, options: ModelOptions
 ) -> None:
     """Raise a UsageError for options of a model where there is none.
@@ -470,7 +470,7 @@ def _refuse_unused_options_of_model(
     reject_overrides(options.representation, text, why=f"not used by {kind}")
 
 
-def _refuse_options_of_generated(settings: ConversionSettings) -> None:
+def _reject_options_of_generated(settings: ConversionSettings) -> None:
     """Raise a UsageError for options that some kinds read, and generated queries do not."""
     option = None
     if settings.from_format:

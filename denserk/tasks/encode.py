@@ -33,7 +33,7 @@ from denserk.config.encoding import (
     ServerSettings,
     VectorFormat,
     is_served,
-    refuse_server,
+    reject_server,
 )
 from denserk.config.formats import CorpusSettings
 from denserk.config.options import as_json
@@ -42,9 +42,9 @@ from denserk.io import blocks
 from denserk.io.blocks import Block, Finished, Hashes, Texts
 from denserk.io.control_vectors import CONTROL_FILE, write_control_vectors
 from denserk.io.corpus import read_passages, with_used_fields
-from denserk.io.files import STREAM, refuse_folder
+from denserk.io.files import STREAM, reject_folder
 from denserk.io.manifest import Kind, Manifest, read_manifest
-from denserk.io.outputs import MANIFEST, prepare_folder, refuse_occupied
+from denserk.io.outputs import MANIFEST, prepare_folder, reject_occupied
 from denserk.io.topics import read_queries
 from denserk.io.vector_formats import VectorBlock, Vectors, is_single_file, write_vectors
 from denserk.io.vectors import INT8_WEIGHTS, EncodedTexts, VectorFolderWriter
@@ -52,7 +52,7 @@ from denserk.io.writer_thread import WriterThread
 from denserk.models import compiled_cache, compiled_queries, devices, distributed, processor
 from denserk.models.canary import check_start
 from denserk.models.encoders import AnyEncoder, PlannedEncoder, PlannedRecords
-from denserk.models.served_encoder import ServedEncoder, refuse_computation
+from denserk.models.served_encoder import ServedEncoder, reject_computation
 from denserk.models.text_encoder import CALIBRATION_TEXTS, CERTIFICATION_TEXTS, TextEncoder
 from denserk.records import Passage, Query
 from denserk.reporting import track
@@ -173,9 +173,9 @@ def encode(
             "several processes cannot read a stream, or write other than --output-format npy",
             "start encode without torchrun, or use denserk convert afterwards",
         )
-    refuse_server(server, settings.model)
+    reject_server(server, settings.model)
     if is_served(settings.model):
-        refuse_computation(settings.model, options.compute)
+        reject_computation(settings.model, options.compute)
         if settings.int8:
             raise UsageError(f"--int8: the server computes {settings.model}")
     with distributed.process_group(options.compute.device):
@@ -337,7 +337,7 @@ def open_texts(
 
 def initial_state(settings: EncodeSettings, texts: Texts) -> InitialState:
     """Check the output, count the texts, and look for work to resume."""
-    refuse_output(settings)
+    reject_output(settings)
     count = texts.count()
     resumed_manifest = None
     if settings.resume and (Path(settings.output) / MANIFEST).exists():
@@ -345,12 +345,12 @@ def initial_state(settings: EncodeSettings, texts: Texts) -> InitialState:
     return InitialState(count, resumed_manifest)
 
 
-def refuse_output(settings: EncodeSettings) -> None:
+def reject_output(settings: EncodeSettings) -> None:
     """Raise an error if the output is a folder where a file is written, or must not be replaced."""
     if is_single_file(settings.output_format):
-        refuse_folder(settings.output)
+        reject_folder(settings.output)
     else:
-        refuse_occupied(settings.output, overwrite=settings.overwrite, resume=settings.resume)
+        reject_occupied(settings.output, overwrite=settings.overwrite, resume=settings.resume)
 
 
 def choose_block_size(
@@ -582,7 +582,7 @@ def describe_update(copied_vectors: EncodedTexts, manifest: Manifest) -> Manifes
     location = {name: manifest.settings[name] for name in LOCATION}
     comparable = replace(earlier_manifest, settings={**earlier_manifest.settings, **location})
     hint = "give the same settings, or encode without --update"
-    blocks.refuse_other_run(folder, comparable, manifest, ["model"], hint)
+    blocks.reject_other_run(folder, comparable, manifest, ["model"], hint)
     fingerprint = earlier_manifest.contents["journal_sha256"]
     source = {"name": str(folder), "fingerprint": fingerprint}
     return replace(manifest, made_from={**manifest.made_from, "update": source})
@@ -602,7 +602,7 @@ def open_folder(
             folder, overwrite=settings.overwrite, resume=settings.resume, restorable=True
         )
         if resumed_manifest is not None:
-            blocks.refuse_other_run(folder, resumed_manifest, manifest, ["model", "update"])
+            blocks.reject_other_run(folder, resumed_manifest, manifest, ["model", "update"])
         finished = blocks.start_folder(folder, manifest)
         if isinstance(encoder, ServedEncoder):
             if not (folder / CONTROL_FILE).exists():
@@ -615,7 +615,7 @@ def open_folder(
     rank, _ = distributed.world()
     if rank != 0:
         # another machine may have another model of this name, or another device
-        blocks.refuse_other_run(folder, main_manifest, manifest, ["model"])
+        blocks.reject_other_run(folder, main_manifest, manifest, ["model"])
         if not isinstance(encoder, ServedEncoder) and encoder.int8:
             encoder.use_int8(settings.side, folder, encoder.int8)
     return VectorFolderWriter(folder, manifest, settings.vector_dtype.value, finished, rank)

@@ -87,7 +87,7 @@ def generate(
 
     manifest = describe(settings, corpus, generators, round_trip)
     if resumed is not None:
-        blocks.refuse_other_run(settings.output, resumed, manifest, [*MODELS.values(), ROUND_TRIP])
+        blocks.reject_other_run(settings.output, resumed, manifest, [*MODELS.values(), ROUND_TRIP])
     writer = None
     if settings.output != STREAM and (resumed is None or not resumed.complete):
         writer = ResumableLines(settings.output, manifest, overwrite=settings.overwrite)

@@ -35,7 +35,7 @@ from denserk.io.runs import RunLookup
 from denserk.io.short_texts import first_names
 from denserk.io.topics import read_queries, read_questions
 from denserk.io.training import read_training
-from denserk.io.unchanged import checksum, refuse_change
+from denserk.io.unchanged import checksum, reject_change
 from denserk.records import Candidate, Passage, Qrel, Query, TrainingExample, best_first
 from denserk.reporting import track
 from denserk.tasks.mining_guards import Drops, Hit, Ranking, guard_hits, score_guard, text_guard
@@ -172,7 +172,7 @@ def _with_inputs_unchanged(examples: Examples, checksums: Mapping[str, Any]) -> 
     """Yield examples; after the last one, reject an input that changed since its checksum."""
     yield from examples
     for file, digest in checksums.items():
-        refuse_change(file, digest)
+        reject_change(file, digest)
 
 
 @dataclass(frozen=True)
@@ -318,7 +318,7 @@ class Mining:
         self._answer_bearing = settings.answer_bearing or default
         # a positive without an id is known among the hits by its text
         self._compares_texts = self._has_positives_without_ids or settings.drop_literal
-        self._refuse_missing_texts()
+        self._reject_missing_texts()
 
     def _qids_of_shard(self) -> list[str]:
         """Return the ids of the queries that this shard mines for."""
@@ -327,7 +327,7 @@ class Mining:
         shards = self._settings.shard_num
         return qids[shard * len(qids) // shards : (shard + 1) * len(qids) // shards]
 
-    def _refuse_missing_texts(self) -> None:
+    def _reject_missing_texts(self) -> None:
         """Raise a UsageError for guards that read texts or answers which are not there."""
         reads_answers = self._answer_bearing is not AnswerBearing.KEEP
         has_teacher = self._settings.teacher is not None
@@ -387,7 +387,7 @@ class Mining:
         if self._judges_documents:
             self._leave_out_documents_without_hits()
         elif self._paths.train is None:
-            self._refuse_passages_of_judged_documents()
+            self._reject_passages_of_judged_documents()
         if self._inputs.passages is not None:
             self._read_texts(self._inputs.passages)
         examples = self._examples_with_candidates()
@@ -459,7 +459,7 @@ class Mining:
             )
         self._shard_qids = remaining_qids
 
-    def _refuse_passages_of_judged_documents(self) -> None:
+    def _reject_passages_of_judged_documents(self) -> None:
         """Raise a MismatchError if no hit is judged relevant, but passages of such documents are.
 
         They would become negatives.

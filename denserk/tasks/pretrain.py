@@ -12,7 +12,7 @@ from transformers import set_seed
 
 from denserk.config.options import as_json
 from denserk.config.pretraining import PretrainingObjective, PretrainRun
-from denserk.data.pretraining_batches import DRAWS_VERSION, PretrainingBatches, refuse_generated
+from denserk.data.pretraining_batches import DRAWS_VERSION, PretrainingBatches, reject_generated
 from denserk.data.pretraining_data import documents_of, prepare, write_tokens
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import ModelError, UsageError
@@ -43,7 +43,7 @@ def pretrain(run: PretrainRun) -> run_folder.TrainingResult:
     may_have_generated_text = _open_corpora(run.pretrain.corpus, run)
     is_master = run.pretrain.objective is PretrainingObjective.MASTER
     if is_master and run.pretrain.expansions is None and not may_have_generated_text:
-        refuse_generated(frozenset(run.objective.tasks))
+        reject_generated(frozenset(run.objective.tasks))
     return run_folder.train(run, partial(training_of, run))
 
 

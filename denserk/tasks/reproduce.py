@@ -106,7 +106,7 @@ class Reproduction:
         changed = self.changed_file(path, manifest.contents.get("sha256"))
         topics = made_from.get("topics")
         if topics:
-            _refuse_typed_queries(path, topics)
+            _reject_typed_queries(path, topics)
             same_topics = partial(has_same_topics, topics, made_from.get("qrels"))
             changed += self.changed_input(topics["name"], same_topics)
         model = self.walk_model(made_from.get("model"))
@@ -161,7 +161,7 @@ class Reproduction:
         if not is_encoded:
             return self.finish_step(Step.VECTORS, path, changed, remake=None)
         if manifest.settings["side"] == "passage":
-            require_same_texts = partial(refuse_other_texts, path, manifest)
+            require_same_texts = partial(reject_other_texts, path, manifest)
             changed += self.changed_input(made_from["texts"], require_same_texts)
         remake = partial(encode_again, manifest, model)
         return self.finish_step(Step.VECTORS, path, changed, remake)
@@ -268,7 +268,7 @@ def changed_or_unreadable(name: str, compare_input: Callable[[], bool | None]) -
     return [f"{name} has changed"] if is_same is False else []
 
 
-def _refuse_typed_queries(run: str, topics: Mapping[str, Any]) -> None:
+def _reject_typed_queries(run: str, topics: Mapping[str, Any]) -> None:
     """Raise a UsageError for a run of `search --query`, which records no texts."""
     if topics["name"] is None:
         raise UsageError(
@@ -294,7 +294,7 @@ def has_same_texts(manifest: Manifest) -> bool:
     return bool(digest.hexdigest() == manifest.contents["texts_sha256"])
 
 
-def refuse_other_texts(path: str, manifest: Manifest) -> None:
+def reject_other_texts(path: str, manifest: Manifest) -> None:
     """Raise a MismatchError if the corpus of a folder of vectors is not the one encoded."""
     source = manifest.made_from["texts"]
     fields = manifest.made_from["model"]["text"]["fields"]

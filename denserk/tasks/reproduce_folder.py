@@ -5,10 +5,10 @@ from pathlib import Path
 
 from denserk.config.analysis import Step
 from denserk.errors import UsageError
-from denserk.io.blocks import refuse_other_run
+from denserk.io.blocks import reject_other_run
 from denserk.io.files import IR_METADATA_SUFFIX, is_temporary, write_errors
 from denserk.io.manifest import Kind, Manifest, file_sha256, started_manifest, write_manifest
-from denserk.io.outputs import MANIFEST, refuse_occupied, remove_folder, training_folder
+from denserk.io.outputs import MANIFEST, reject_occupied, remove_folder, training_folder
 
 STEPS = "steps"  # in the contents of the manifest: names of files and folders that were made again
 
@@ -27,7 +27,7 @@ class WorkFolder:
         """Create the folder; empty or continue one that an earlier `reproduce` made."""
         started = started_manifest(self.path, Kind.REPRODUCTION, overwrite=overwrite, resume=resume)
         if started is not None and resume:
-            refuse_other_run(self.path, started, self._manifest, ["run"])
+            reject_other_run(self.path, started, self._manifest, ["run"])
             self._manifest = replace(self._manifest, contents=started.contents)
         elif started is not None:
             self._remove_steps(started)
@@ -61,7 +61,7 @@ class WorkFolder:
             removable.add(self.path / f"{step.name}{IR_METADATA_SUFFIX}")
             for folder in (step, training_folder(step)):
                 if folder.is_dir():
-                    refuse_occupied(folder, overwrite=True)
+                    reject_occupied(folder, overwrite=True)
         for item in self.path.iterdir():
             is_known = item in removable or item.name == MANIFEST or is_temporary(item)
             if not is_known:

@@ -19,7 +19,7 @@ from denserk.index.bm25 import query_texts
 from denserk.index.inputs import expanded
 from denserk.index.milvus import MilvusIndex
 from denserk.index.opening import OpenedIndex, open_index
-from denserk.index.query_encoder import load_query_encoder, refuse_other_queries
+from denserk.index.query_encoder import load_query_encoder, reject_other_queries
 from denserk.index.ranking import Hits
 from denserk.index.searcher import Searcher
 from denserk.io import vectors
@@ -170,7 +170,7 @@ def _prepare_queries(
     of the texts that replace those of the model.
     """
     if opened.bm25 is not None:
-        _refuse_vector_options(paths, opened, overrides, server)
+        _reject_vector_options(paths, opened, overrides, server)
         return PreparedQueries(topics, query_texts)
     if paths.encoded_queries is not None:
         reject_given(server, why=NO_MODEL)
@@ -205,7 +205,7 @@ def _read_exclusions(
     )
 
 
-def _refuse_vector_options(
+def _reject_vector_options(
     paths: SearchPaths,
     opened: OpenedIndex,
     overrides: tuple[Mapping[str, Any], Mapping[str, Any]],
@@ -244,7 +244,7 @@ def _read_query_vectors(
         )
         raise InputError(name, None, found, f"one for each query of {paths.topics}")
     model = model_of(source.manifest)
-    refuse_other_queries(opened, query_vectors.shape[1], model, name, force=paths.force)
+    reject_other_queries(opened, query_vectors.shape[1], model, name, force=paths.force)
     if source.manifest is not None and source.manifest.settings.get("side") == "passage":
         logger.warning(f"{name} was encoded as passages, not as queries")
 

@@ -17,8 +17,8 @@ from denserk.config.encoding import (
     ComputeSettings,
     ServerSettings,
     is_served,
-    refuse_server,
     reject_overrides,
+    reject_server,
 )
 from denserk.config.options import NOTHING
 from denserk.config.retrieval import Metric
@@ -36,7 +36,7 @@ Score = Callable[[Sequence[Query], Sequence[Passage]], NDArray[np.float32]]
 
 def check_teacher(name: str | None, text: Mapping[str, Any], server: ServerSettings) -> None:
     """Raise an error for a teacher that is not there, or for options that need one."""
-    refuse_server(server, name, "--teacher")
+    reject_server(server, name, "--teacher")
     if name is None:
         reject_overrides(NOTHING, text, why="only for --teacher")
     elif not is_served(name):
@@ -108,7 +108,7 @@ def _scored_together(
     passages: list[Passage] = []
     for example in examples:
         for candidate in training.all_candidates(example):
-            _refuse_missing_text(example, candidate, source)
+            _reject_missing_text(example, candidate, source)
             queries.append(Query(example.qid, example.query))
             passages.append(
                 Passage(candidate.docid, candidate.text, candidate.title, candidate.extra)
@@ -139,7 +139,7 @@ def _with_scores(candidates: Sequence[Candidate], scores: Iterator[float]) -> tu
     return tuple(candidate._replace(score=next(scores)) for candidate in candidates)
 
 
-def _refuse_missing_text(example: TrainingExample, candidate: Candidate, source: str) -> None:
+def _reject_missing_text(example: TrainingExample, candidate: Candidate, source: str) -> None:
     """Raise an InputError for a query or passage without the text that the teacher reads."""
     expected = "texts, which the teacher reads"
     if not example.query:

@@ -58,7 +58,7 @@ from denserk.io.outputs import (
     is_free,
     named_paths,
     prepare_folder,
-    refuse_occupied,
+    reject_occupied,
     training_folder,
     whole_folder,
 )
@@ -224,7 +224,7 @@ def _build_beside_folder(
 def _prepare_data(training: Training, work: Path, record: Mapping[str, Any]) -> Prepared:
     """Prepare the data of a training; other settings than those of a run to resume are rejected."""
     if _is_main_process() and is_resumable(work):
-        refuse_changes(work, record)  # before data is prepared again
+        reject_changes(work, record)  # before data is prepared again
     return distributed.main_process_first(partial(training.prepare, work))
 
 
@@ -330,7 +330,7 @@ def _start_folder(work: Path, output: Path, settings: FinetuneSettings | Pretrai
     if (work / MODEL_CONFIG).exists():
         message = f"{work} is a model; the training of {output} needs a folder of this name"
         raise UsageError(message, "choose another output")
-    refuse_occupied(output, overwrite=settings.overwrite or settings.resume)
+    reject_occupied(output, overwrite=settings.overwrite or settings.resume)
     if settings.resume:
         _adopt_older_run(work, output)
         if is_free(work) and not is_free(output):
@@ -426,7 +426,7 @@ def is_resumable(work: Path) -> bool:
     return any((work / CHECKPOINTS).glob("checkpoint-*"))
 
 
-def refuse_changes(work: Path, record: Mapping[str, Any]) -> None:
+def reject_changes(work: Path, record: Mapping[str, Any]) -> None:
     """Raise a MismatchError where a run to resume was started with other settings.
 
     Other versions of denserk, torch or transformers are only a warning.

@@ -218,11 +218,11 @@ def test_an_answer_of_another_service_is_an_error(embeddings, body):
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_text_that_is_too_long_is_named_with_the_servers_words(embeddings, status):
-    def refuse_long(texts):
+    def reject_long(texts):
         is_long = any(len(text) > 40 for text in texts)
         return Reply(status, TOO_LONG) if is_long else None
 
-    embeddings.reply_to = refuse_long
+    embeddings.reply_to = reject_long
     texts = numbered(8)
     long_texts = [*texts.texts]
     long_texts[5] = "long " * 20
@@ -234,12 +234,12 @@ def test_a_text_that_is_too_long_is_named_with_the_servers_words(embeddings, sta
 
 
 def test_a_request_of_too_many_texts_is_divided(embeddings, caplog):
-    def refuse_many(texts):
+    def reject_many(texts):
         if len(texts) > 3:
             return Reply(422, {"error": "batch size > maximum allowed batch size 3"})
         return None
 
-    embeddings.reply_to = refuse_many
+    embeddings.reply_to = reject_many
     texts = numbered(10)
     assert_vectors_of(embeddings, client_of(embeddings).embed(texts), texts)
     warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

@@ -118,7 +118,7 @@ class SimulatedGpu(TorchFunctionMode):
             for tensor in tensors:
                 label(tensor)
         if any(isinstance(tensor, GpuTensor) for tensor in tensors):
-            self._refuse_mixed(func, args, tensors)
+            self._reject_mixed(func, args, tensors)
             self._count_waits(func, args, kwargs)
             if func in TO_NUMPY:
                 raise TypeError("can't convert cuda:0 device type tensor to numpy")
@@ -191,7 +191,7 @@ class SimulatedGpu(TorchFunctionMode):
         finally:
             self._is_backward = False
 
-    def _refuse_mixed(self, func, args, tensors) -> None:
+    def _reject_mixed(self, func, args, tensors) -> None:
         """Raise a RuntimeError if a call on the GPU has a tensor of the CPU that is no number."""
         if func in COPIES:
             return

@@ -58,7 +58,7 @@ from denserk.tasks.analyze.miss_inputs import (
     read_hits,
     reading_of,
     recorded_indexes,
-    refuse_other_hits,
+    reject_other_hits,
     search_bm25,
     with_all_dimensions,
 )
@@ -331,7 +331,7 @@ def _bm25_search(run: MissedRun) -> Callable[[Sequence[Query]], HitsByQuery]:
         return search_bm25(opened, {query.qid: query for query in queries}, run.depth)
 
     queries = list(run.evidence.queries.values())[:COMPARED_QUERIES]
-    refuse_other_hits(opened.name, search(queries), run.evidence.hits, run.settings.k)
+    reject_other_hits(opened.name, search(queries), run.evidence.hits, run.settings.k)
     return search
 
 

@@ -336,7 +336,7 @@ def open_dense_search(
     )
     repeated_hits = search.search(search.queries[:COMPARED_QUERIES])
     searched = f"{opened.name} by {search.query_encoder.name}"
-    refuse_other_hits(searched, repeated_hits, hits, settings.k)
+    reject_other_hits(searched, repeated_hits, hits, settings.k)
     return search
 
 
@@ -374,7 +374,7 @@ def _open_full_vectors(opened: OpenedIndex, compute: ComputeSettings) -> OpenedI
     return exact if exact.index.is_exhaustive else None
 
 
-def refuse_other_hits(
+def reject_other_hits(
     searched: str, repeated_hits: HitsByQuery, run_hits: HitsByQuery, k: int
 ) -> None:
     """Raise a NotTriedError if a search that is repeated does not return the run's first hits.

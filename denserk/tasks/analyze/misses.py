@@ -84,8 +84,8 @@ def analyze_misses(
     compute: ComputeSettings = ComputeSettings(),  # noqa: B008  (frozen)
 ) -> MissesResult:
     """Find the causes of a run's misses, write their table, and measure each change."""
-    _refuse_unknown_causes(settings.causes)
-    _refuse_missing_sources(settings)
+    _reject_unknown_causes(settings.causes)
+    _reject_missing_sources(settings)
     measure = _measure(settings)
     origin = origin_of(settings)
     run_hits = read_hits(settings.run)
@@ -134,7 +134,7 @@ def _measure(settings: MissesSettings) -> Measure:
     return measures[0]
 
 
-def _refuse_unknown_causes(names: Sequence[str]) -> None:
+def _reject_unknown_causes(names: Sequence[str]) -> None:
     """Raise a UsageError for a cause that is not tried by any change."""
     known = [cause.name for cause in CAUSES]
     for name in names:
@@ -142,7 +142,7 @@ def _refuse_unknown_causes(names: Sequence[str]) -> None:
             raise UsageError(f"--set causes: found {name!r}", f"choose among {','.join(known)}")
 
 
-def _refuse_missing_sources(settings: MissesSettings) -> None:
+def _reject_missing_sources(settings: MissesSettings) -> None:
     """Raise an error for a BM25 or a reranker that is not there, before anything is read."""
     if settings.bm25 is not None and not Path(settings.bm25).exists():
         raise no_such_path(settings.bm25, f"--bm25 {settings.bm25}: no such file or folder")
