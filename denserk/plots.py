@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from denserk.extras import installed, require
-from denserk.io.files import whole_binary
+from denserk.io.written_files import whole_binary
 
 logger = logging.getLogger(__name__)
 

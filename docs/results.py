@@ -27,9 +27,9 @@ from pages import markdown_table, text_with_tables
 from denserk.config.evaluation import EvaluationSettings
 from denserk.errors import DenserkError
 from denserk.evaluation.significance import interval
-from denserk.io.files import write_lines, write_rows
 from denserk.io.manifest import file_sha256
 from denserk.io.qrels import read_qrels_map
+from denserk.io.written_files import write_lines, write_rows
 from denserk.tasks.evaluate import evaluate
 
 HERE = Path(__file__).parent

@@ -30,8 +30,8 @@ from denserk.config.encoding import PACKAGED, PUBLISHED
 from denserk.config.evaluation import EvaluationSettings
 from denserk.errors import DenserkError
 from denserk.evaluation.benchmarks import published_rows
-from denserk.io.files import write_lines, write_rows
 from denserk.io.manifest import file_sha256
+from denserk.io.written_files import write_lines, write_rows
 from denserk.tasks.evaluate import evaluate
 
 ROOT = Path(__file__).parents[1]

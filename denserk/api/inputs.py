@@ -26,17 +26,18 @@ from denserk.errors import DenserkError, UsageError
 from denserk.io.corpus import write_passages
 from denserk.io.data_sets import BEIR, IRDS
 from denserk.io.exclusions import Exclusions, read_exclusions
-from denserk.io.files import ScratchRecords, write_lines
 from denserk.io.json_records import write_objects
 from denserk.io.near_paths import no_such_path
 from denserk.io.outputs import scratch_folder
 from denserk.io.qrels import read_qrels_map, write_qrels
 from denserk.io.run_lookup import RunByQuery, RunInMemory
 from denserk.io.runs import RunLookup, read_run_scores
+from denserk.io.scratch_records import ScratchRecords
 from denserk.io.tables import HUB
 from denserk.io.text_files import is_named
 from denserk.io.topics import read_queries, write_queries
 from denserk.io.versions import reading
+from denserk.io.written_files import write_lines
 from denserk.python_inputs import (
     grade,
     has_passage_fields,

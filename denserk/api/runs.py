@@ -7,8 +7,8 @@ from denserk.api.options import PathName
 from denserk.config.options import build, typed_values
 from denserk.config.shared import TagSettings
 from denserk.extras import require
-from denserk.io.files import write_lines
 from denserk.io.runs import read_run_scores
+from denserk.io.written_files import write_lines
 from denserk.python_inputs import read_scores
 
 if TYPE_CHECKING:

@@ -29,12 +29,12 @@ from denserk.data.sampling import Purpose, generator
 from denserk.data.sentences import split_sentences
 from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError, MismatchError
-from denserk.io.files import whole_binary
 from denserk.io.json_records import write_objects
 from denserk.io.manifest import Kind, Manifest, read_manifest
 from denserk.io.outputs import MANIFEST
 from denserk.io.pretraining_text import TOKENS, Document, Expansion, read_documents, read_expansions
 from denserk.io.versions import Version
+from denserk.io.written_files import whole_binary
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)

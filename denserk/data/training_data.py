@@ -28,10 +28,10 @@ from denserk.data.tokenization import TextTokenizer
 from denserk.errors import InputError
 from denserk.io import training
 from denserk.io.corpus import PassageTexts, read_passages
-from denserk.io.files import ScratchRecords
 from denserk.io.known_positives import LEFT_OUT, text_key
 from denserk.io.manifest import Kind
 from denserk.io.qrels import read_qrels_map
+from denserk.io.scratch_records import ScratchRecords
 from denserk.io.topics import read_queries
 from denserk.records import Candidate, Passage, Query, TrainingExample
 from denserk.reporting import track

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from denserk.io.files import whole_text, write_errors
+from denserk.io.file_errors import write_errors
+from denserk.io.written_files import whole_text
 
 
 def write_template(path: Path, template: str, content: Mapping[str, Any]) -> None:

@@ -28,9 +28,10 @@ from denserk.extras import require
 from denserk.index.bm25_scores import NO_TERM, TermCounts, TermScores
 from denserk.index.engines import Rows, Scores, in_order, padding
 from denserk.index.terms import Analyzer, analyzer_of
-from denserk.io.files import whole_text, write_errors
+from denserk.io.file_errors import write_errors
 from denserk.io.manifest import Manifest, bm25_language
 from denserk.io.outputs import DOCID
+from denserk.io.written_files import whole_text
 from denserk.records import Query
 
 logger = logging.getLogger(__name__)

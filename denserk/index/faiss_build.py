@@ -26,7 +26,7 @@ from denserk.index.faiss_library import (
     on_gpu,
     stored_bytes,
 )
-from denserk.io.files import temporary_beside
+from denserk.io.written_files import temporary_beside
 from denserk.reporting import Progress, track
 
 logger = logging.getLogger(__name__)

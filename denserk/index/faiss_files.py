@@ -22,7 +22,7 @@ from denserk.index.faiss_library import (
     mergeable_ivf,
     replace_lists,
 )
-from denserk.io.files import whole_binary
+from denserk.io.written_files import whole_binary
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)

@@ -19,11 +19,12 @@ from denserk.index.faiss_library import load_faiss, mergeable_ivf, replace_lists
 from denserk.index.folder import DOCID, INDEX
 from denserk.index.inputs import require_same
 from denserk.io.corpus import IdLedger
-from denserk.io.files import read_text_lines, whole_text
+from denserk.io.files import read_text_lines
 from denserk.io.manifest import Kind, Manifest, read_manifest, vectors_per_passage
 from denserk.io.vector_formats import part_names, passage_of
 from denserk.io.vectors import check_index
 from denserk.io.versions import read_whole
+from denserk.io.written_files import whole_text
 from denserk.reporting import track
 
 # settings that a template prescribes for what is filled from it

@@ -26,7 +26,7 @@ from denserk.config.retrieval import Bm25Settings, StopWords
 from denserk.errors import InputError, MissingExtraError, OutputError, UsageError
 from denserk.extras import installed, package_folder, require
 from denserk.index.engines import Rows, Scores, padding
-from denserk.io.files import write_errors
+from denserk.io.file_errors import write_errors
 from denserk.io.outputs import scratch_folder
 
 logger = logging.getLogger(__name__)

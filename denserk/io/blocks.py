@@ -22,7 +22,8 @@ from denserk.config.options import from_json
 from denserk.errors import InputError, MismatchError, UsageError
 from denserk.io.corpus import IdLedger
 from denserk.io.durability import make_folder
-from denserk.io.files import STREAM, flush_written, read_file, whole_binary, write_errors
+from denserk.io.file_errors import write_errors
+from denserk.io.files import STREAM, read_file
 from denserk.io.json_records import dump_json
 from denserk.io.manifest import Manifest, differences, file_sha256, write_manifest
 from denserk.io.outputs import (
@@ -33,6 +34,7 @@ from denserk.io.outputs import (
     unfinished_folder,
 )
 from denserk.io.unchanged import changed
+from denserk.io.written_files import flush_written, whole_binary
 from denserk.reporting import track
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,9 @@ import orjson
 from numpy.typing import NDArray
 
 from denserk.errors import InputError
-from denserk.io.files import read_file, whole_text
+from denserk.io.files import read_file
 from denserk.io.manifest import Rule, check
+from denserk.io.written_files import whole_text
 
 logger = logging.getLogger(__name__)
 

@@ -32,8 +32,8 @@ def claimed_files(values: Mapping[str, Any], file_options: Sequence[str]) -> Ite
 
     `values` are the options by name; outputs in `file_options` must not be folders.
     """
-    from denserk.io.files import pipes_copied
     from denserk.io.outputs import scratch_folder
+    from denserk.io.pipes import pipes_copied
 
     with pipes_copied(scratch_folder), claim_outputs(values, file_options):
         yield
@@ -53,7 +53,7 @@ def claim_outputs(
     `values` are the options by name; those in `file_options` must not be folders. Under torchrun
     only the main process locks. Only one input can be standard input.
     """
-    from denserk.io.files import reject_folder
+    from denserk.io.written_files import reject_folder
 
     _check_streams(values)
     files = [values.get(name) for name in file_options]

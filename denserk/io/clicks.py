@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from denserk.errors import InputError
-from denserk.io import column_names, files
+from denserk.io import column_names, delimited, files
 from denserk.io.column_names import Column, Header, Table
 from denserk.io.json_records import identifier
 from denserk.records import Candidate, Qrel, Query, TrainingExample
@@ -106,7 +106,7 @@ def _rows(lines: files.Lines, header: Header, delimiter: str, source: str | Path
     if delimiter == TAB:
         rows = ((line, text.split(TAB)) for line, text in lines)
     else:
-        rows = files.read_rows(lines, source, delimiter, EXPECTED)
+        rows = delimited.read_rows(lines, source, delimiter, EXPECTED)
     for line, cells in rows:
         texts = column_names.cells_under_header(
             header.names, cells, source, line, is_quoted=is_quoted

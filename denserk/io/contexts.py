@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import orjson
 
-from denserk.io import files
+from denserk.io import written_files
 from denserk.io.short_texts import one_line
 from denserk.records import Passage, Query
 
@@ -33,7 +33,7 @@ def contexts_writer(path: str | Path, *, pyserini: bool = False) -> Iterator[Wri
     opening, closing = b"[", b"]"
     if pyserini:
         opening, closing = b"{", b"}"
-    with files.whole_binary(path) as out:
+    with written_files.whole_binary(path) as out:
         out.write(opening)
         yield _ContextsFile(out, pyserini=pyserini).write
         out.write(b"\n" + closing + b"\n")

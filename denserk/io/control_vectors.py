@@ -16,8 +16,9 @@ import orjson
 
 from denserk.errors import InputError
 from denserk.io.canary import Vectors, decoded_vectors, encoded_vectors
-from denserk.io.files import read_file, whole_binary
+from denserk.io.files import read_file
 from denserk.io.manifest import Rule, check
+from denserk.io.written_files import whole_binary
 
 logger = logging.getLogger(__name__)
 

@@ -24,14 +24,17 @@ from denserk.errors import DenserkError, InputError, UsageError
 from denserk.io import (
     column_names,
     data_sets,
+    delimited,
     detection,
     files,
     json_objects,
     json_records,
     record_fields,
+    scratch_records,
     text_files,
     trec_documents,
     unread_files,
+    written_files,
 )
 from denserk.io.column_names import Column, Header, Table
 from denserk.io.detection import CORPUS_KEYS
@@ -134,7 +137,7 @@ def with_used_fields(source: str, settings: CorpusSettings) -> CorpusSettings:
     if is_table(source, "corpus"):
         return _with_fields_of_file(source, settings)
     dataset = data_sets.locate(source)
-    if dataset.irds is not None or files.is_special(dataset.path):
+    if dataset.irds is not None or written_files.is_special(dataset.path):
         return settings
     if not dataset.path.is_dir():
         return _with_fields_of_file(dataset.path, settings)
@@ -577,7 +580,7 @@ class _CorpusFile(NamedTuple):
             expected = "columns between commas, semicolons or tabs"
             raise unread_files.table_of_pipes(self.path).error(self.path, 1, expected)
         lines = files.read_text_lines(self.path, self.handle)
-        return files.read_table(lines, self.path, delimiter)
+        return delimited.read_table(lines, self.path, delimiter)
 
     def _column_rows(self) -> _Rows:
         """Return the rows of lines between tabs: below names of columns, or records alone."""
@@ -715,7 +718,7 @@ def _table_rows(
     """Yield tab-separated lines as records with the columns `names`; DPR's are quoted as CSV."""
     rows: Iterable[tuple[int, list[str]]]
     if corpus_format is CorpusFormat.DPR:
-        rows = files.read_rows(lines, path, "\t", ", ".join(names))
+        rows = delimited.read_rows(lines, path, "\t", ", ".join(names))
     else:
         rows = ((line, row.split("\t")) for line, row in lines if row.strip())
     for line, cells in rows:
@@ -821,7 +824,7 @@ class PassageTexts:
 
     def __init__(self, path: Path, fields: Sequence[str] = ()) -> None:
         self._fields = fields
-        self._records = files.ScratchRecords(path)
+        self._records = scratch_records.ScratchRecords(path)
         # noted id -> number of its record; None until `find` has copied it
         self._rows: dict[str, int | None] = {}
 
@@ -892,11 +895,11 @@ def write_passages(
     rows = _rows_of_passages(passages, corpus_format, losses)
     if corpus_format is CorpusFormat.DPR:
         header = COLUMNS[corpus_format]
-        row_count = files.write_rows(path, chain([header], rows), "\t")
+        row_count = written_files.write_rows(path, chain([header], rows), "\t")
         count = row_count - 1  # without the header
     else:
-        count = files.write_lines(path, ("\t".join(row) + "\n" for row in rows))
-    files.log_losses(losses, corpus_format)
+        count = written_files.write_lines(path, ("\t".join(row) + "\n" for row in rows))
+    written_files.log_losses(losses, corpus_format)
     return count
 
 

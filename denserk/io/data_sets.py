@@ -21,7 +21,8 @@ from denserk.config.yaml_files import RECIPES
 from denserk.errors import DenserkError, InputError, UsageError, reason_of
 from denserk.extras import installed, require
 from denserk.io.durability import flush_names, flush_tree
-from denserk.io.files import STREAM, read_errors, write_errors
+from denserk.io.file_errors import read_errors, write_errors
+from denserk.io.files import STREAM
 from denserk.io.json_records import identifier
 from denserk.io.near_paths import no_such_path
 from denserk.io.tables import HUB

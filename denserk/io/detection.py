@@ -34,7 +34,7 @@ from denserk.config.formats import (
     TrainingFormat,
 )
 from denserk.errors import InputError, UsageError
-from denserk.io import files
+from denserk.io import files, written_files
 from denserk.io.clicks import clicks_header
 from denserk.io.column_names import (
     Column,
@@ -1347,7 +1347,7 @@ def detect_run_or_qrels(name: str) -> Kind | None:
     path = Path(name)
     if name == files.STREAM:
         return None
-    if files.is_special(path) and not path.is_fifo():  # of a named pipe a copy can be read
+    if written_files.is_special(path) and not path.is_fifo():  # of a named pipe a copy can be read
         return None
     if path.is_dir() or path.suffix == ".parquet" or _is_dataset_name(name):
         return Kind.QRELS

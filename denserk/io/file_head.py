@@ -11,7 +11,7 @@ from io import BytesIO
 from typing import Any
 
 from denserk.errors import InputError
-from denserk.io import files
+from denserk.io import delimited, files
 from denserk.io.column_names import (
     Column,
     Header,
@@ -163,7 +163,7 @@ class FileHead:
         """Return the columns of the first row of CSV; none if it has tabs, or one column alone."""
         if "\t" in self.line:
             return []
-        rows = files.read_rows(enumerate(self.lines, start=1), "", delimiter, "")
+        rows = delimited.read_rows(enumerate(self.lines, start=1), "", delimiter, "")
         try:
             _, cells = next(rows, (0, []))
         except InputError:

@@ -22,7 +22,7 @@ from denserk.config.languages import ENGLISH, Language, find_language
 from denserk.config.options import as_json
 from denserk.config.retrieval import Engine, IrMetadata, RankingSettings, StopWords, Ties
 from denserk.errors import DenserkError
-from denserk.io.files import IR_METADATA_SUFFIX, open_binary, whole_binary
+from denserk.io.files import open_binary
 from denserk.io.manifest import (
     Kind,
     Manifest,
@@ -39,6 +39,7 @@ from denserk.io.manifest import (
     training_files,
     training_record,
 )
+from denserk.io.written_files import IR_METADATA_SUFFIX, whole_binary
 from denserk.version import __version__
 
 ABSOLUTE_PATH = re.compile(r"(?:(?<![^=,])|(?<=hf:))/[^=,:]+")  # within a word of a command line

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 import orjson
 
 from denserk.errors import InputError
-from denserk.io import files
+from denserk.io import files, written_files
 from denserk.io.column_names import Table
 from denserk.io.json_hints import array_of_texts_hint, keys_hint, rewriting_hint
 from denserk.records import NO_FIELDS
@@ -95,7 +95,7 @@ class _CountedLines:
 
 def write_objects(path: str | Path, objects: Iterable[Mapping[str, Any]]) -> int:
     """Write one object a line; return how many. "-" is standard output."""
-    with files.whole_binary(path) as handle:
+    with written_files.whole_binary(path) as handle:
         count = 0
         for value in objects:
             handle.write(dump_json(value))

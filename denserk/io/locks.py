@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from denserk.errors import BeingWrittenError, OutputError, UsageError
 from denserk.io.durability import make_folder
-from denserk.io.files import LOCK_SUFFIX, write_errors
+from denserk.io.file_errors import write_errors
+from denserk.io.written_files import LOCK_SUFFIX
 
 # lines of a lock: its process, and for a command with --overwrite that it replaces an output
 PROCESS_LINE = re.compile(r"process \d+( .*)?")

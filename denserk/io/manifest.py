@@ -23,18 +23,15 @@ from denserk.config.formats import CorpusSettings
 from denserk.config.options import from_json, select
 from denserk.config.retrieval import Engine, Metric
 from denserk.errors import InputError, MismatchError, UsageError
-from denserk.io.files import (
-    STREAM,
-    read_errors,
-    read_file,
-    readable_path,
-    whole_binary,
-)
+from denserk.io.file_errors import read_errors
+from denserk.io.files import STREAM, read_file
 from denserk.io.locks import reject_being_written
 from denserk.io.near_paths import no_such_path
 from denserk.io.outputs import MANIFEST, TAKEN, is_free, reject_occupied
 from denserk.io.outputs import TRAINING_RECORD as TRAINING_RECORD
+from denserk.io.pipes import readable_path
 from denserk.io.short_texts import first_names
+from denserk.io.written_files import whole_binary
 from denserk.version import __version__
 
 DTYPES = ("float16", "float32")  # of stored vectors

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from denserk.errors import InputError
-from denserk.io.files import read_file, write_rows
+from denserk.io.files import read_file
+from denserk.io.written_files import write_rows
 
 COLUMNS = ("run", "qid", "docid", "grade", "rank", "cause", "change", "rank_after", "also")
 FOUND = "found"  # the cause of a passage that stands among the first hits: none

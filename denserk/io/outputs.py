@@ -20,7 +20,7 @@ from tempfile import gettempdir, mkdtemp
 from typing import Any, NamedTuple
 
 from denserk.errors import DenserkError, Interrupted, UsageError
-from denserk.io import files
+from denserk.io import file_errors, files, written_files
 from denserk.io.durability import flush_names, flush_tree, make_folder
 from denserk.io.locks import locked, real_path
 
@@ -93,7 +93,7 @@ class Mark(NamedTuple):
 # by the name of the file
 MARKS = {
     EXPORT: Mark({"files"}, EXPORT),
-    MANIFEST: Mark(files.MANIFEST_KEYS, MANIFEST_FILE_PATTERNS),
+    MANIFEST: Mark(written_files.MANIFEST_KEYS, MANIFEST_FILE_PATTERNS),
     TRAINING_RECORD: Mark({"versions"}, TRAINING_FILE_PATTERNS),
     DENSERK_FILE: Mark({"denserk_version"}, MODEL_FILE_PATTERNS),
 }
@@ -132,7 +132,7 @@ def foreign_items(folder: Path) -> Iterator[Path]:
         if item.is_relative_to(work_folder):
             continue
         path = item.relative_to(folder)
-        if any(files.is_temporary(Path(part)) for part in path.parts):
+        if any(written_files.is_temporary(Path(part)) for part in path.parts):
             continue
         # an export lists paths; all other folders have the same names at any depth
         name = path.as_posix() if marker == EXPORT else item.name
@@ -197,7 +197,9 @@ def _first_item(folder: Path) -> Path | None:
     """Return the first item of an output folder that is in the way of a command, or None."""
     work_folder = training_folder(folder)
     items = [
-        item for item in folder.iterdir() if not files.is_temporary(item) and item != work_folder
+        item
+        for item in folder.iterdir()
+        if not written_files.is_temporary(item) and item != work_folder
     ]
     if not items or _is_failed_start(folder, items):
         return None
@@ -256,7 +258,7 @@ def prepare_folder(
     """
     reject_occupied(folder, overwrite=overwrite, resume=resume)
     target = real_path(folder)
-    with files.write_errors(folder):
+    with file_errors.write_errors(folder):
         if resume or is_free(target):
             make_folder(target)
         else:
@@ -313,7 +315,7 @@ def remove_folder(folder: Path, *, like: Path | None = None) -> None:
     It gets a temporary name first, that of `like`, by which the next command finds what a killed
     one leaves.
     """
-    temporary = files.temporary_beside(like or folder)
+    temporary = written_files.temporary_beside(like or folder)
     folder.replace(temporary)
     flush_names(folder.absolute().parent)
     shutil.rmtree(temporary)
@@ -333,7 +335,7 @@ def whole_folder(
     target = real_path(folder)
     temporary = _building_folder(target)
     try:
-        with files.write_errors(folder):
+        with file_errors.write_errors(folder):
             make_folder(temporary.parent)
             temporary.mkdir()
             yield temporary
@@ -359,8 +361,8 @@ def _list_export(folder: Path) -> None:
 def _building_folder(target: Path) -> Path:
     """Return where a folder is built: beside its target, or inside one that stays in its place."""
     if target.is_dir() and (_is_fixed(target) or _holds_working_folder(target)):
-        return files.temporary_beside(target / target.name)
-    return files.temporary_beside(target)
+        return written_files.temporary_beside(target / target.name)
+    return written_files.temporary_beside(target)
 
 
 def _is_fixed(folder: Path) -> bool:
@@ -414,7 +416,7 @@ def _exchange(hidden: Path, target: Path) -> None:
     shutil.copymode(target, hidden)
     if _exchanged_at_once(hidden, target):
         return
-    aside = files.temporary_beside(target)
+    aside = written_files.temporary_beside(target)
     target.replace(aside)
     try:
         hidden.replace(target)
@@ -460,7 +462,7 @@ def _refill(target: Path, new_folder: Path) -> None:
 def _mark_unfinished(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write a manifest that says that its folder is unfinished; an empty one is none."""
     if manifest:
-        with files.whole_binary(folder / MANIFEST) as out:
+        with written_files.whole_binary(folder / MANIFEST) as out:
             out.write(json.dumps({**manifest, "complete": False}).encode())
 
 
@@ -478,7 +480,7 @@ def _empty(folder: Path, names_to_keep: Sequence[str] = ()) -> None:
     marks = [item for item in items if item.name in MARKS]
     for item in items:
         # the lock of an output whose parent is closed is inside, and held
-        if item in marks or item.name.endswith(files.LOCK_SUFFIX):
+        if item in marks or item.name.endswith(written_files.LOCK_SUFFIX):
             continue
         if item.is_dir() and not item.is_symlink():
             remove_folder(item)
@@ -556,7 +558,7 @@ def claim(
     work is removed, and an old one that it was to replace is put back.
     """
     names = [name for name in outputs if str(name) != files.STREAM]
-    targets = [path for path in map(Path, names) if not files.is_special(path)]
+    targets = [path for path in map(Path, names) if not written_files.is_special(path)]
     sources = list(inputs)
     with ExitStack() as locks:
         for target in targets:
@@ -623,7 +625,7 @@ def is_free(path: Path) -> bool:
     """Return whether nothing is there, or an empty folder."""
     if not path.is_dir():
         return not os.path.lexists(path)
-    return all(files.is_temporary(item) for item in path.iterdir())
+    return all(written_files.is_temporary(item) for item in path.iterdir())
 
 
 def _put_back(target: Path) -> None:
@@ -637,7 +639,7 @@ def _put_back(target: Path) -> None:
         is_of_user = not new_folder.is_dir() or any(foreign_items(new_folder))
         if is_of_user:
             return
-    with files.write_errors(target):
+    with file_errors.write_errors(target):
         if new_folder.exists():
             _exchange(old_folder, new_folder)
         else:
@@ -713,7 +715,7 @@ def _remains(output: Path) -> list[Path]:
         items += output.iterdir()
     remains = [item for item in items if re.fullmatch(pattern, item.name)]
     if output.is_dir() and _marker(output) is not None:
-        remains += [path for path in output.rglob(".*.part") if files.is_temporary(path)]
+        remains += [path for path in output.rglob(".*.part") if written_files.is_temporary(path)]
     return remains
 
 
@@ -725,7 +727,7 @@ def scratch_folder(purpose: str) -> Iterator[Path]:
         with suppress(OSError), path.open("r+b") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(path.parent, ignore_errors=True)
-    with files.write_errors(root):
+    with file_errors.write_errors(root):
         folder = Path(mkdtemp(prefix=f"{SCRATCH}{purpose}-"))
     lock = folder / "new"
     content = folder / "files"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from denserk.errors import InputError
-from denserk.io import files
+from denserk.io import delimited, files, written_files
 from denserk.io.short_texts import unquote_cell, with_single_spaces
 
 HEADER = ("query-id", "corpus-id", "score", "query", "text")
@@ -26,7 +26,7 @@ class PoolRow(NamedTuple):
 
 def write_pool(path: str | Path, rows: Iterable[PoolRow]) -> int:
     """Write pairs with empty grades; return their number."""
-    return files.write_lines(path, map(_pool_line, rows), "\t".join(HEADER) + "\n")
+    return written_files.write_lines(path, map(_pool_line, rows), "\t".join(HEADER) + "\n")
 
 
 def _pool_line(row: PoolRow) -> str:
@@ -63,7 +63,7 @@ def read_judgments(
     rows = _rows_between_tabs(lines)
     if delimiter != "\t":
         expected = "CSV: quotes around a cell that has them, or a comma or a semicolon"
-        rows = files.read_rows(lines, path, delimiter, expected, strict=True)
+        rows = delimited.read_rows(lines, path, delimiter, expected, strict=True)
     next(rows, None)  # the header
     for line, row in rows:
         cells = [cell.strip() for cell in row]

@@ -17,6 +17,7 @@ from denserk.io import (
     json_records,
     pool,
     unread_files,
+    written_files,
 )
 from denserk.io.column_names import Column, Table
 from denserk.io.detection import GRADE
@@ -473,17 +474,19 @@ def write_qrels(path: str | Path, qrels: Iterable[Qrel], qrels_format: QrelsForm
     """
     if qrels_format is QrelsFormat.TREC:
         lines = (f"{qrel.qid} {qrel.subtopic} {qrel.docid} {qrel.relevance}\n" for qrel in qrels)
-        return files.write_lines(path, lines)
+        return written_files.write_lines(path, lines)
     subtopics: set[str] = set()
     judgments: dict[tuple[str, str], Qrel] = {}  # by query and passage: the last, as in evaluation
     for qrel in qrels:
         subtopics.add(qrel.subtopic)
         judgments[qrel.qid, qrel.docid] = qrel
     if qrels_format is QrelsFormat.JSON:
-        with files.whole_binary(path) as out:
+        with written_files.whole_binary(path) as out:
             out.write(json_records.dump_json(grades_by_query(judgments.values())))
     else:
-        files.write_lines(path, map(_beir_line, judgments.values()), "\t".join(BEIR_HEADER) + "\n")
+        written_files.write_lines(
+            path, map(_beir_line, judgments.values()), "\t".join(BEIR_HEADER) + "\n"
+        )
     _log_subtopics(path, subtopics, qrels_format)
     return len(judgments)
 

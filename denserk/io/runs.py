@@ -20,7 +20,17 @@ import orjson
 
 from denserk.config.formats import RunFormat
 from denserk.errors import InputError, OutputError
-from denserk.io import column_names, detection, files, json_objects, run_text, unread_files
+from denserk.io import (
+    column_names,
+    detection,
+    file_errors,
+    files,
+    json_objects,
+    run_text,
+    scratch_records,
+    unread_files,
+    written_files,
+)
 from denserk.io.column_names import Column, Table
 from denserk.io.file_head import FileHead, is_comment
 from denserk.io.json_records import identifier, list_keys, parse_objects
@@ -208,7 +218,10 @@ class RunLookup:
     """
 
     def __init__(
-        self, path: str | Path, copy: files.ScratchRecords, format: RunFormat | None = None
+        self,
+        path: str | Path,
+        copy: scratch_records.ScratchRecords,
+        format: RunFormat | None = None,
     ) -> None:
         self.path = path
         self._copy = copy
@@ -216,7 +229,7 @@ class RunLookup:
         self._column_qids: set[str] = set()  # queries whose records are columns; others are JSON
         run = _RunFile(path, format)
         with (
-            files.write_errors(copy.path),
+            file_errors.write_errors(copy.path),
             track(f"reading {files.display_name(path)}", None, "queries") as progress,
         ):
             for hits in run.hits_of_queries():
@@ -304,7 +317,7 @@ class _RunFile:
     def hits_of_blocks(self) -> Iterator[RankedList | HitColumns]:
         """Yield the hits of consecutive lines of one query, once for each block that has some."""
         header_lines: int | None = None  # None until a block has more than blank lines
-        with files.open_binary(self.path) as handle, files.read_errors(self.path):
+        with files.open_binary(self.path) as handle, file_errors.read_errors(self.path):
             for first_line, block in _numbered_blocks(handle):
                 if header_lines is None:
                     header_lines = self._begin(block, first_line)
@@ -619,7 +632,7 @@ def write_run(
         blocks = _write_trec(queries, tag, score_format)
     else:
         blocks = WRITERS[format](queries.as_lists(), tag, score_format)
-    with files.whole_binary(path) as out:
+    with written_files.whole_binary(path) as out:
         for text in blocks:
             out.write(text if isinstance(text, bytes) else text.encode())
     if queries.left_out:

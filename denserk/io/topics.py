@@ -20,12 +20,14 @@ from denserk.io import (
     clicks,
     column_names,
     data_sets,
+    delimited,
     detection,
     files,
     json_objects,
     json_records,
     trec_topics,
     unread_files,
+    written_files,
 )
 from denserk.io.blocks import texts_sha256
 from denserk.io.column_names import QUERY_IDS, Column, Header, Table, plain_name
@@ -357,7 +359,7 @@ class _TopicsFile(NamedTuple):
         topics_format = _format_of_header(name_by_column)
         self._require_columns(topics_format, name_by_column, self.head.csv_cells, 1)
         lines = files.read_text_lines(self.path, self.handle)
-        rows = files.read_table(lines, self.path, self.head.csv_delimiter)
+        rows = delimited.read_table(lines, self.path, self.head.csv_delimiter)
         return _Rows(topics_format, _csv_records(rows, name_by_column, topics_format, self.path))
 
     def _require_columns(
@@ -564,8 +566,8 @@ def write_queries(path: str | Path, queries: Iterable[Query], topics_format: Top
     """Write queries in one of `WRITTEN`; return their number. What a format lacks is logged."""
     if topics_format in COLUMNS:
         losses: Counter[str] = Counter()
-        count = files.write_lines(path, _query_lines(queries, topics_format, losses))
-        files.log_losses(losses, topics_format)
+        count = written_files.write_lines(path, _query_lines(queries, topics_format, losses))
+        written_files.log_losses(losses, topics_format)
         return count
     return json_records.write_objects(path, _query_records(queries, topics_format))
 

@@ -26,12 +26,14 @@ from denserk.errors import DenserkError, InputError
 from denserk.io import (
     clicks,
     column_names,
+    delimited,
     detection,
     files,
     json_hints,
     json_objects,
     json_records,
     unread_files,
+    written_files,
 )
 from denserk.io.column_names import Column, Table, TrainingColumns, training_columns
 from denserk.io.detection import PASSAGE_LISTS
@@ -537,7 +539,7 @@ def write_training(
     unwritten_qids: list[str] = []
     # DPR reads an array; a file that is named .jsonl gets lines
     is_array = training_format is TrainingFormat.DPR and ".jsonl" not in Path(path).suffixes
-    with files.whole_binary(path) as out:
+    with written_files.whole_binary(path) as out:
         if is_array:
             out.write(b"[\n")
         for example in examples:
@@ -559,7 +561,7 @@ def write_training(
             raise _nothing_written(unwritten_qids, training_format)
         if is_array:
             out.write(b"\n]\n")
-    files.log_losses(losses, training_format)
+    written_files.log_losses(losses, training_format)
     _warn_of_omissions(count, pair_count, unwritten_qids, training_format)
     return count
 
@@ -818,7 +820,7 @@ def _rows_of_cells(
     """Yield (line, cells) of rows between tabs, or of CSV."""
     texts = files.read_text_lines(source, handle)
     if delimiter != "\t":
-        yield from files.read_rows(texts, source, delimiter, expected)
+        yield from delimited.read_rows(texts, source, delimiter, expected)
         return
     for line, text in texts:
         if text.strip():

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from denserk.errors import MismatchError
-from denserk.io.files import readable_path
 from denserk.io.manifest import file_sha256
+from denserk.io.pipes import readable_path
 
 
 def checksum(source: str | Path) -> Any:

@@ -7,7 +7,7 @@ from string import Template
 from typing import NamedTuple
 
 from denserk.errors import InputError
-from denserk.io import files
+from denserk.io import delimited, files
 from denserk.io.column_names import Table, column_of
 
 
@@ -327,7 +327,7 @@ def _csv_rows(head: bytes, delimiter: str) -> list[list[str]]:
     """Return the first rows of CSV that are whole in the beginning of a file."""
     lines = head[: 1 << 16].decode("utf-8", "replace").splitlines()[:LISTED_ROWS]
     try:
-        return [row for _, row in files.read_rows(enumerate(lines, 1), "", delimiter, "")]
+        return [row for _, row in delimited.read_rows(enumerate(lines, 1), "", delimiter, "")]
     except InputError:
         return []
 

@@ -32,7 +32,7 @@ from denserk.config.encoding import VectorFormat
 from denserk.config.retrieval import Metric
 from denserk.errors import DenserkError, InputError, UsageError, reason_of
 from denserk.extras import require
-from denserk.io import files
+from denserk.io import file_errors, files, pipes, written_files
 from denserk.io.json_records import dump_json, identifier, list_keys, read_objects
 from denserk.io.manifest import Manifest, as_written
 from denserk.io.outputs import DOCID, INDEX, whole_folder
@@ -174,7 +174,7 @@ def _write_json_lines(
     if manifest is not None:
         folder = None if path == files.STREAM else Path(path).parent
         manifest_field = {MANIFEST_FIELD: as_written(replace(manifest, contents={}), folder)}
-    with files.whole_binary(path) as handle:
+    with written_files.whole_binary(path) as handle:
         for block in blocks:
             texts = block.texts or [""] * len(block.ids)
             vectors = np.ascontiguousarray(block.vectors)
@@ -298,7 +298,10 @@ def write_flat(
     """Write blocks of ids and (n, D) vectors to `path` and `docid` beside it; return (N, D)."""
     count = 0
     dimension = 0
-    with files.whole_binary(path) as index, files.whole_text(path.with_name(DOCID)) as lines:
+    with (
+        written_files.whole_binary(path) as index,
+        written_files.whole_text(path.with_name(DOCID)) as lines,
+    ):
         index.write(bytes(HEADER.size))  # filled in once the count is known
         for ids, vectors in blocks:
             count += len(vectors)
@@ -312,13 +315,13 @@ def write_flat(
 
 def is_flat(path: Path) -> bool:
     """Return whether a file starts with the header of a flat index."""
-    with files.read_errors(path), Path(files.readable_path(path)).open("rb") as handle:
+    with file_errors.read_errors(path), Path(pipes.readable_path(path)).open("rb") as handle:
         return handle.read(4) in MAGIC.values()
 
 
 def map_flat(path: Path) -> tuple[NDArray[np.float32], Metric]:
     """Return the memory-mapped (N, D) rows of a flat index, and their metric."""
-    with files.read_errors(path), path.open("rb") as handle:
+    with file_errors.read_errors(path), path.open("rb") as handle:
         header = _read_flat_header(handle, path)
         flags = mmap.MAP_PRIVATE  # torch wants writable arrays
         if sys.platform == "linux":
@@ -502,7 +505,7 @@ def _write_pyserini_queries(blocks: Iterable[VectorBlock], folder: Path) -> None
 def map_array(path: str | Path, mode: Literal["r", "c"] = "r") -> NDArray[Any]:
     """Memory-map a .npy file: to read ("r"), or copy-on-write ("c")."""
     try:
-        with files.read_errors(path):
+        with file_errors.read_errors(path):
             array: NDArray[Any] = np.load(path, mmap_mode=mode, allow_pickle=False)
     except DenserkError:
         raise
@@ -562,7 +565,7 @@ class _CheckedBlocks:
 
 def _write_tevatron(blocks: Iterable[VectorBlock], output: str) -> None:
     """Write a pickle of all vectors and their ids."""
-    with files.whole_binary(output) as handle:
+    with written_files.whole_binary(output) as handle:
         ids: list[str] = []
         vectors: list[Vectors] = []
         for block in blocks:

@@ -35,7 +35,8 @@ from denserk.io import vector_formats as formats
 from denserk.io.blocks import Block, BlockFolder, Hashes, read_journal
 from denserk.io.corpus import IdLedger
 from denserk.io.detection import NUMPY, PARQUET, PICKLE, PICKLE_ENDINGS
-from denserk.io.files import STREAM, open_ahead, read_errors, read_file, read_text_lines
+from denserk.io.file_errors import read_errors
+from denserk.io.files import STREAM, open_ahead, read_file, read_text_lines
 from denserk.io.json_records import dump_json, first_record, identifier
 from denserk.io.locks import reject_being_written
 from denserk.io.manifest import Kind, Manifest, read_manifest, vectors_per_passage

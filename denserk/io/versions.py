@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from denserk.errors import BeingWrittenError
-from denserk.io.files import is_temporary, readable_path
 from denserk.io.locks import writer_of
 from denserk.io.outputs import (
     CONFIG,
@@ -27,6 +26,8 @@ from denserk.io.outputs import (
     TRAINING_SUFFIX,
     WORK_FOLDERS,
 )
+from denserk.io.pipes import readable_path
+from denserk.io.written_files import is_temporary
 
 T = TypeVar("T")
 

@@ -16,9 +16,9 @@ from transformers.utils import logging as transformers_logging
 
 from denserk.data.tokenization import TOKENIZER_FILES
 from denserk.errors import InputError, ModelError
-from denserk.io.files import whole_binary
 from denserk.io.model_files import FETCH_AGAIN, SHOWN, library_errors, path_inside, read_json
 from denserk.io.outputs import MODEL_CONFIG
+from denserk.io.written_files import whole_binary
 
 Tensors = Mapping[str, Tensor]
 # the first of these that a folder has is read; an index names several files

@@ -27,8 +27,8 @@ import orjson
 from denserk.errors import DenserkError, Interrupted, UsageError
 from denserk.io.data_sets import cache_folder
 from denserk.io.durability import flush_names, flush_tree
-from denserk.io.files import is_temporary, temporary_beside
 from denserk.io.manifest import file_sha256
+from denserk.io.written_files import is_temporary, temporary_beside
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from denserk.config import encoding
 from denserk.config.encoding import Representation
 from denserk.config.options import NOTHING
 from denserk.errors import ModelError
-from denserk.io.files import whole_text
 from denserk.io.manifest import differences
 from denserk.io.model_files import find_model, read_json
 from denserk.io.outputs import DENSERK_FILE
+from denserk.io.written_files import whole_text
 from denserk.models.checkpoints import write_tensors
 from denserk.models.model_card import origin_of
 from denserk.models.model_folder import (

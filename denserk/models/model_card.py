@@ -14,10 +14,10 @@ import yaml
 from huggingface_hub import ModelCard, ModelCardData
 
 from denserk.errors import DenserkError
-from denserk.io.files import whole_text
 from denserk.io.manifest import training_record
 from denserk.io.model_files import can_be_on_hub, full_name, without_revision
 from denserk.io.packaged_models import name_of_packaged
+from denserk.io.written_files import whole_text
 from denserk.version import __version__
 
 CARD_FILE = "README.md"

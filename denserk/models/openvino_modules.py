@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from denserk.errors import Interrupted, ModelError
 from denserk.io.durability import flush_names, flush_tree
-from denserk.io.files import temporary_beside
+from denserk.io.written_files import temporary_beside
 from denserk.models.devices import DTYPES
 from denserk.models.openvino_runtime import (
     PRECISION_HINTS,

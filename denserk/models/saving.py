@@ -13,9 +13,10 @@ from denserk.config.options import as_json
 from denserk.config.retrieval import Metric
 from denserk.data.tokenization import PAIR
 from denserk.io.canary import PASSAGE, QUERY, write_canary
-from denserk.io.files import flush_written, whole_text, write_errors
+from denserk.io.file_errors import write_errors
 from denserk.io.model_files import MODULES_FILE
 from denserk.io.outputs import DENSERK_FILE, MODEL_CONFIG
+from denserk.io.written_files import flush_written, whole_text
 from denserk.models.backbone import STATIC, longest_input
 from denserk.models.canary_encoding import canary_of
 from denserk.models.checkpoints import Tensors, write_tensors

@@ -33,7 +33,8 @@ from denserk.io.blocks import reject_other_run
 from denserk.io.data_sets import find_parts
 from denserk.io.durability import flush_names
 from denserk.io.exclusions import listed_exclusions
-from denserk.io.files import STREAM, write_errors
+from denserk.io.file_errors import write_errors
+from denserk.io.files import STREAM
 from denserk.io.manifest import (
     Kind,
     Manifest,

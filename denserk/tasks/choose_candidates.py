@@ -56,7 +56,6 @@ from denserk.index.fusion_weights import QueryContributions, values_by_weights, 
 from denserk.index.language_hints import CommandOfLanguage
 from denserk.index.ranking import Hits, Ranking
 from denserk.io.corpus import PassageTexts, read_passages, with_used_fields
-from denserk.io.files import ScratchRecords
 from denserk.io.manifest import (
     Description,
     Kind,
@@ -72,6 +71,7 @@ from denserk.io.manifest import (
 from denserk.io.model_files import look_for_model
 from denserk.io.outputs import JOURNAL, MANIFEST, training_folder
 from denserk.io.runs import RunLookup
+from denserk.io.scratch_records import ScratchRecords
 from denserk.io.short_texts import first_names
 from denserk.models.embeddings_client import parse_server_url
 from denserk.records import Query, best_first

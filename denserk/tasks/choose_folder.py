@@ -30,11 +30,13 @@ from denserk.evaluation.choice import TestOpening
 from denserk.evaluation.results import Grades
 from denserk.index.ranking import Hits
 from denserk.io.blocks import reject_other_run, texts_sha256
-from denserk.io.files import read_file, whole_binary, write_errors
+from denserk.io.file_errors import write_errors
+from denserk.io.files import read_file
 from denserk.io.ir_metadata import describe_run
 from denserk.io.manifest import Description, Kind, Manifest, started_manifest, write_manifest
 from denserk.io.qrels import write_qrels
 from denserk.io.runs import read_run_scores, write_run
+from denserk.io.written_files import whole_binary
 from denserk.records import Qrel
 from denserk.tasks.choose_candidates import LearnedValues
 from denserk.tasks.choose_json import read_json, write_json

@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 
 from denserk.errors import InputError
-from denserk.io.files import read_file, whole_binary
+from denserk.io.files import read_file
+from denserk.io.written_files import whole_binary
 
 INDENTED = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
 

@@ -8,8 +8,8 @@ import numpy as np
 from denserk.evaluation.choice import Choice, Outcome, SystemResult, UndecidedDifference
 from denserk.evaluation.intervals import DIGITS
 from denserk.evaluation.t_test_power import is_rough, needed_queries, roughness
-from denserk.io.files import write_rows
 from denserk.io.topics import topics_sha256
+from denserk.io.written_files import write_rows
 from denserk.records import Query
 from denserk.tasks.choose_candidates import RebuildCommands
 from denserk.tasks.choose_comparison import BlockwiseComparison

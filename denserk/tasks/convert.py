@@ -41,7 +41,7 @@ from denserk.io import clicks, corpus, generated, runs, topics, training
 from denserk.io import manifest as manifests
 from denserk.io.blocks import Block
 from denserk.io.detection import detect_kind, kind_of_name, possible_kinds
-from denserk.io.files import STREAM, display_name, reject_folder
+from denserk.io.files import STREAM, display_name
 from denserk.io.known_positives import without_known_positives
 from denserk.io.outputs import whole_folder
 from denserk.io.pretraining_text import append_queries
@@ -50,6 +50,7 @@ from denserk.io.short_texts import first_names
 from denserk.io.unchanged import checksum, reject_change
 from denserk.io.vector_formats import VectorBlock, is_single_file, write_vectors
 from denserk.io.vectors import VectorFolderWriter, VectorSource, read_vector_blocks
+from denserk.io.written_files import reject_folder
 from denserk.records import Candidate, Passage, Query, TrainingExample, best_first
 from denserk.reporting import Progress, track
 

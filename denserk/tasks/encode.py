@@ -42,13 +42,14 @@ from denserk.io import blocks
 from denserk.io.blocks import Block, Finished, Hashes, Texts
 from denserk.io.control_vectors import CONTROL_FILE, write_control_vectors
 from denserk.io.corpus import read_passages, with_used_fields
-from denserk.io.files import STREAM, reject_folder
+from denserk.io.files import STREAM
 from denserk.io.manifest import Kind, Manifest, read_manifest
 from denserk.io.outputs import MANIFEST, prepare_folder, reject_occupied
 from denserk.io.topics import read_queries
 from denserk.io.vector_formats import VectorBlock, Vectors, is_single_file, write_vectors
 from denserk.io.vectors import INT8_WEIGHTS, EncodedTexts, VectorFolderWriter
 from denserk.io.writer_thread import WriterThread
+from denserk.io.written_files import reject_folder
 from denserk.models import compiled_cache, compiled_queries, devices, distributed, processor
 from denserk.models.canary import check_start
 from denserk.models.encoders import AnyEncoder, PlannedEncoder, PlannedRecords

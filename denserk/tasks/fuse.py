@@ -11,12 +11,13 @@ from denserk.config.retrieval import FusionSettings, RankingSettings
 from denserk.errors import UsageError
 from denserk.index.fused_runs import FusedRuns
 from denserk.index.fusion import Weights
-from denserk.io.files import STREAM, ScratchRecords
+from denserk.io.files import STREAM
 from denserk.io.ir_metadata import describe_run
 from denserk.io.manifest import file_sha256
 from denserk.io.outputs import scratch_folder
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import RunLookup, write_run
+from denserk.io.scratch_records import ScratchRecords
 from denserk.io.versions import reading
 
 

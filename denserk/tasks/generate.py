@@ -29,10 +29,11 @@ from denserk.errors import MismatchError
 from denserk.io import blocks
 from denserk.io.blocks import Block, ResumableLines, Texts
 from denserk.io.corpus import read_passages, with_used_fields
-from denserk.io.files import STREAM, whole_binary
+from denserk.io.files import STREAM
 from denserk.io.json_records import dump_json
 from denserk.io.manifest import Kind, Manifest, beside, read_manifest, recorded_dtype
 from denserk.io.outputs import unfinished_folder
+from denserk.io.written_files import whole_binary
 from denserk.records import GeneratedQuery, Passage
 from denserk.reporting import track
 from denserk.tasks.round_trip import RoundTrip

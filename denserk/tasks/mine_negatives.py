@@ -25,13 +25,14 @@ from denserk.errors import InputError, MismatchError, UsageError
 from denserk.evaluation.answers import match_answers
 from denserk.io import training
 from denserk.io.corpus import PassageTexts, as_searched, read_passages, with_used_fields
-from denserk.io.files import ScratchRecords, display_name
+from denserk.io.files import display_name
 from denserk.io.known_positives import KnownPositives
 from denserk.io.manifest import Kind, Manifest, describe_file
 from denserk.io.outputs import scratch_folder
 from denserk.io.qrels import grades_by_query, read_qrels
 from denserk.io.run_lookup import RunByQuery
 from denserk.io.runs import RunLookup
+from denserk.io.scratch_records import ScratchRecords
 from denserk.io.short_texts import first_names
 from denserk.io.topics import read_queries, read_questions
 from denserk.io.training import read_training

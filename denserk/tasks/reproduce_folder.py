@@ -6,9 +6,10 @@ from pathlib import Path
 from denserk.config.analysis import Step
 from denserk.errors import UsageError
 from denserk.io.blocks import reject_other_run
-from denserk.io.files import IR_METADATA_SUFFIX, is_temporary, write_errors
+from denserk.io.file_errors import write_errors
 from denserk.io.manifest import Kind, Manifest, file_sha256, started_manifest, write_manifest
 from denserk.io.outputs import MANIFEST, reject_occupied, remove_folder, training_folder
+from denserk.io.written_files import IR_METADATA_SUFFIX, is_temporary
 
 STEPS = "steps"  # in the contents of the manifest: names of files and folders that were made again
 

@@ -20,7 +20,8 @@ from denserk.data.prepared import plan_of, prepare_folder
 from denserk.data.pretraining_data import documents_of
 from denserk.data.tokenization import load_tokenizer
 from denserk.errors import InputError, UsageError
-from denserk.io.files import STREAM, write_errors
+from denserk.io.file_errors import write_errors
+from denserk.io.files import STREAM
 from denserk.io.manifest import Kind
 from denserk.io.model_files import find_model
 from denserk.losses.pretraining import Condenser, DupMae, MaskedLanguageModel, Master, RetroMae

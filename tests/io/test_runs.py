@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from denserk.config.formats import RunFormat
 from denserk.errors import InputError, OutputError
-from denserk.io.files import ScratchRecords
 from denserk.io.runs import BLOCK, RunLookup, read_run, read_run_scores, write_run
+from denserk.io.scratch_records import ScratchRecords
 from denserk.records import best_first
 
 LINE = "q1 Q0 d1 1 2.5 tag\n"

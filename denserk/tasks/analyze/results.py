@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from denserk.config import analysis
-from denserk.io.files import write_rows
+from denserk.io.written_files import write_rows
 from denserk.plots import save_if_installed
 
 Row = dict[str, Any]  # a result: column of the table -> value

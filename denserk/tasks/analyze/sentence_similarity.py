@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from denserk.config import analysis, encoding
 from denserk.errors import DenserkError, InputError
 from denserk.evaluation.sentences import score_examples, summarize_examples
-from denserk.io.files import write_rows
 from denserk.io.training import read_sentences
+from denserk.io.written_files import write_rows
 from denserk.models.text_encoder import TextEncoder, load_models
 from denserk.reporting import track
 from denserk.tasks.analyze.results import Row, as_table
