@@ -393,8 +393,10 @@ def test_what_only_one_process_can_do(monkeypatch, settings):
 
 
 OPTIONS = ("--corpus", "corpus.jsonl", "--block-size", "3", "--threads", "1", "--dtype", "float32")
-TORCHRUN = (
-    str(Path(sys.executable).with_name("torchrun")),
+TORCHRUN = (  # `torchrun`, also where PyTorch is installed outside of the environment
+    sys.executable,
+    "-m",
+    "torch.distributed.run",
     "--standalone",
     "--nproc-per-node",
     "2",

@@ -17,8 +17,9 @@ from tests.support.tiny_models import write_tiny
 from tests.support.toy import VOCABULARY
 from tests.support.training_examples import words
 
+# `torchrun`, also where PyTorch is installed outside of the environment
 TORCHRUN = [
-    *(str(Path(sys.executable).with_name("torchrun")), "--standalone"),
+    *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
     *("--nproc-per-node", "2"),
 ]
 FINETUNE = "finetune --model model --train-data train.jsonl --group-size 3 --representation"
