@@ -299,9 +299,11 @@ class _TopicsFile(NamedTuple):
         if self.format is TopicsFormat.JSON or self._is_object:
             return self._object_rows()
         rows = json_records.read_json(self.handle, self.head.line.encode(), self.path)
-        if self.format is None and detection.is_relation(self.head):
+        if self.format is not None:
+            return _Rows(None, rows)
+        if detection.is_relation(self.head):
             return _Rows(TopicsFormat.ENTITY_QUESTIONS, rows)
-        if self.format is None and detection.has_question_beside_title(self.head):
+        if detection.has_question_beside_title(self.head):
             return _Rows(TopicsFormat.QA, rows)
         return _Rows(None, rows)
 

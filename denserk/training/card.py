@@ -12,7 +12,7 @@ from denserk.config.training import CROSS_ENCODER
 from denserk.io.tables import HUB
 from denserk.models import model_card
 from denserk.models.model_card import CARD_FILE
-from denserk.training.trainer import EVAL
+from denserk.training.trainer import measures_of
 
 # how a card names validation data that has no name on the hub
 HELD_OUT = "held-out data"
@@ -40,7 +40,7 @@ def extend_card(
         return
     train_data = run.finetune.train_data
     dev_datasets = _hub_datasets([run.validation.dev_corpus or run.validation.dev_data or ""])
-    measures = _measures(measured)
+    measures = measures_of(measured)
     model_card.extend_card(
         card,
         "training_card.md",
@@ -55,19 +55,6 @@ def extend_card(
         dev=model_card.described_sources(dev_datasets, 0) or HELD_OUT,
         step=measured.get("step"),
     )
-
-
-def _measures(entry: Mapping[str, Any]) -> dict[str, float]:
-    """Return the measures of an entry of the log, by their names.
-
-    >>> _measures({"step": 10, "eval_RR@10": 0.25})
-    {'RR@10': 0.25}
-    """
-    measures = {}
-    for name, value in entry.items():
-        if name.startswith(EVAL):
-            measures[name.removeprefix(EVAL)] = value
-    return measures
 
 
 def _eval_results(

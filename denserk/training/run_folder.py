@@ -73,7 +73,7 @@ from denserk.plots import save_if_installed
 from denserk.training.card import extend_card
 from denserk.training.curves import draw_curves
 from denserk.training.steps import CHANCE
-from denserk.training.trainer import EVAL, Prepared, Trainer, Training
+from denserk.training.trainer import Prepared, Trainer, Training, measures_of
 from denserk.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -248,19 +248,6 @@ def _result_of(trainer: Trainer) -> TrainingResult:
         validation=measures_of(last_validation),
         validated_step=last_validation.get("step", 0),
     )
-
-
-def measures_of(entry: Mapping[str, Any]) -> dict[str, float]:
-    """Return the measures of a validation in the log, by their names.
-
-    >>> measures_of({"step": 10, "epoch": 0.5, "eval_RR@10": 0.25})
-    {'RR@10': 0.25}
-    """
-    measures = {}
-    for name, value in entry.items():
-        if name.startswith(EVAL):
-            measures[name.removeprefix(EVAL)] = value
-    return measures
 
 
 def _write_model(

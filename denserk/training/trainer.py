@@ -58,6 +58,19 @@ Measure = Callable[[], Mapping[str, float]]
 Prepared = tuple[Any, Measure | None]
 
 
+def measures_of(entry: Mapping[str, Any]) -> dict[str, float]:
+    """Return the measures of a validation in the log, by their names.
+
+    >>> measures_of({"step": 10, "epoch": 0.5, "eval_RR@10": 0.25})
+    {'RR@10': 0.25}
+    """
+    measures = {}
+    for name, value in entry.items():
+        if name.startswith(EVAL):
+            measures[name.removeprefix(EVAL)] = value
+    return measures
+
+
 @dataclass(frozen=True)
 class Training:
     """What a run trains, and from which data.
