@@ -31,7 +31,7 @@ from denserk.io.outputs import MANIFEST, TAKEN, is_free, reject_occupied
 from denserk.io.outputs import TRAINING_RECORD as TRAINING_RECORD
 from denserk.io.pipes import readable_path
 from denserk.io.short_texts import first_names
-from denserk.io.written_files import whole_binary
+from denserk.io.written_files import MANIFEST_SUFFIX, whole_binary
 from denserk.version import __version__
 
 DTYPES = ("float16", "float32")  # of stored vectors
@@ -230,7 +230,9 @@ def require_fields(path: str | Path, manifest: Manifest, part: str, *names: str)
 def beside(path: str | Path) -> Path:
     """Return the path of the manifest of a folder, or of a file such as a run."""
     path = Path(path)
-    return path / MANIFEST if path.is_dir() else path.with_name(f"{path.name}.{MANIFEST}")
+    if path.is_dir():
+        return path / MANIFEST
+    return path.with_name(f"{path.name}{MANIFEST_SUFFIX}")
 
 
 def as_written(manifest: Manifest, folder: str | Path | None) -> dict[str, Any]:

@@ -161,8 +161,10 @@ def _search_again(manifest: Manifest, model: str, new_paths: NewPaths, output: s
         output=output,
     )
     settings = from_json(retrieval.SearchSettings, manifest.settings)
-    # vectors of queries were encoded before, by settings that are theirs
-    representation, text = ({}, {}) if encoded_queries else overrides_of(made_from)
+    representation: Mapping[str, Any] = {}
+    text: Mapping[str, Any] = {}
+    if not encoded_queries:  # vectors of queries were encoded before, by settings that are theirs
+        representation, text = overrides_of(made_from)
     compute = compute_of(made_from, {})
     search(paths, settings, representation, text, compute)
 

@@ -136,10 +136,9 @@ def log_result(result: TrainingResult, output: str, best_by: str | None = None) 
         facts.append(f"best {best_by} {result.best:.4f}")
     elif result.validation:
         measures = ", ".join(f"{name} {value:.4f}" for name, value in result.validation.items())
-        is_of_last_step = result.validated_step == result.steps
-        facts.append(
-            measures if is_of_last_step else f"at step {result.validated_step:,} {measures}"
-        )
+        if result.validated_step != result.steps:
+            measures = f"at step {result.validated_step:,} {measures}"
+        facts.append(measures)
     logger.info(f"{output}: {', '.join(facts)}")
 
 
